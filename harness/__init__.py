@@ -1,0 +1,1 @@
+"""The harness runs workloads, measures them and writes run folders."""

@@ -1,0 +1,1 @@
+"""Engines: each turns a plan into keys, values, logits and tokens."""

@@ -1,0 +1,1 @@
+"""Tasks: load items, build the question, extract and score the answer."""

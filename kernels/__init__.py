@@ -1,0 +1,1 @@
+"""Kernels: raw tensors in, raw tensors out; a torch reference beside each Triton kernel."""

@@ -1,0 +1,1 @@
+"""Serving traces: schema and generator (numpy only)."""
