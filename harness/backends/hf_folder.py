@@ -1,0 +1,214 @@
+"""A model folder as ``save_pretrained`` writes it: what can be checked without reading weights, and the load."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from harness.backends.hf_facts import LoadedModel, ModelFacts, choose_device, choose_dtype, quiet, stop_ids
+from harness.errors import UserError
+
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+SAMPLE = 1 << 20
+
+
+def weight_files(folder: Path, option: str) -> list[Path]:
+    """The weight files of a folder, all there and none cut short.
+
+    Args:
+        folder: the model folder.
+        option: the option to blame, as ``name=value``.
+
+    Raises:
+        UserError: the folder, its config, its tokenizer or one of its weight files is missing or truncated.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{option} is not a folder; give the folder that holds config.json and the weights.")
+    if not (folder / "config.json").is_file():
+        raise UserError(
+            f"{option} holds no config.json; give a folder written by save_pretrained or by a hub download."
+        )
+    if not any((folder / name).is_file() for name in TOKENIZERS):
+        raise UserError(
+            f"{option} holds no tokenizer ({', '.join(TOKENIZERS)}); copy the model's tokenizer files there."
+        )
+    found = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
+    if found is None:
+        raise UserError(f"{option} holds no weights ({' or '.join(WEIGHTS)}); copy or download them there.")
+    files = _shards(found, option) if found.suffix == ".json" else [found]
+    for file in files:
+        if file.suffix == ".safetensors" and not _complete(file):
+            raise UserError(f"{option} has a damaged or partly downloaded {file.name}; copy or download it again.")
+    return files
+
+
+def read_config(folder: Path, option: str) -> Any:
+    """The folder's configuration in transformers' terms, no code of the folder is run."""
+    from transformers import AutoConfig
+
+    try:
+        with quiet():
+            return AutoConfig.from_pretrained(str(folder), local_files_only=True)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{option} has a config.json that transformers does not accept: {one_line(error)}") from error
+
+
+def folder_facts(name: str, folder: Path, revision: str, option: str) -> ModelFacts:
+    """Facts of a model folder. Its rotary and attention layers are tried out on a miniature of the architecture."""
+    config = read_config(folder, option)
+    check_config(config, option)
+    from harness.backends.hf_rope import head_dim
+
+    text = config.get_text_config()
+    return ModelFacts(
+        name=name,
+        revision=revision,
+        family=str(config.model_type),
+        context=int(text.max_position_embeddings),
+        vocab=int(text.vocab_size),
+        layers=int(text.num_hidden_layers),
+        hidden=int(text.hidden_size),
+        heads=int(text.num_attention_heads),
+        kv_heads=int(text.num_key_value_heads),
+        head_dim=head_dim(text),
+    )
+
+
+def check_config(config: Any, option: str) -> None:
+    """Refuse an architecture whose cached keys cannot be moved, before any weights are read.
+
+    Raises:
+        UserError: encoder-decoder, no rotary, a rotary that depends on the length or on three coordinates or
+            differs between layers, sliding-window or linear layers, or pairs other than half-split.
+    """
+    from harness.backends.hf_rope import FIXED_TYPES, refusal
+
+    what = f"{option} ({config.model_type})"
+    text = config.get_text_config()
+    if getattr(config, "is_encoder_decoder", False):
+        raise UserError(f"{what} is an encoder-decoder; choose a decoder-only model.")
+    rope = getattr(text, "rope_parameters", None)
+    if not rope:
+        raise UserError(f"{what} has no rotary positions, so cached keys cannot be moved; choose a Llama-like model.")
+    if "mrope_section" in rope or rope.get("rope_type") == "mrope":
+        raise UserError(
+            f"{what} rotates by time, height and width (M-RoPE); choose a model with one position per token."
+        )
+    if any(isinstance(value, dict) for value in rope.values()):
+        raise UserError(f"{what} uses another rotary in some layers; choose a model with one rotary for all layers.")
+    if rope.get("rope_type", "default") not in FIXED_TYPES:
+        raise UserError(refusal(what, rope["rope_type"]))
+    kinds = getattr(text, "layer_types", None)
+    windowed = getattr(text, "sliding_window", None) and getattr(text, "use_sliding_window", True)
+    if kinds and set(kinds) != {"full_attention"}:
+        others = ", ".join(sorted(set(kinds) - {"full_attention"}))
+        raise UserError(
+            f"{what} has {others} layers, which forget rows; set use_sliding_window to false in its config."
+        )
+    if windowed and not kinds:
+        raise UserError(f"{what} has a sliding window of {text.sliding_window} tokens; set it to null in its config.")
+    _try_miniature(config, what)
+
+
+def load_folder(folder: Path, facts: ModelFacts, dtype: str, device: str, option: str) -> LoadedModel:
+    """Read the weights of a checked folder."""
+    from transformers import AutoModelForCausalLM
+
+    where = choose_device(device)
+    kind = choose_dtype(dtype, where)
+    tokenizer = load_tokenizer(folder, option)
+    try:
+        with quiet():
+            model = AutoModelForCausalLM.from_pretrained(str(folder), dtype=kind, local_files_only=True)
+    except (OSError, ValueError, RuntimeError, ImportError) as error:
+        raise UserError(f"{option} has weights that transformers cannot load: {one_line(error)}") from error
+    model = model.eval().requires_grad_(False).to(where)
+    return LoadedModel(model, tokenizer, facts, kind, where, stop_ids(model, tokenizer))
+
+
+def load_tokenizer(folder: Path, option: str) -> Any:
+    """The folder's tokenizer, which must have a chat template."""
+    from transformers import AutoTokenizer
+
+    try:
+        with quiet():
+            tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise UserError(f"{option} has a tokenizer that transformers cannot load: {one_line(error)}") from error
+    if not tokenizer.chat_template:
+        raise UserError(f"{option} has no chat template; choose an instruction-tuned model.")
+    return tokenizer
+
+
+def fingerprint(folder: Path, files: list[Path]) -> str:
+    """Identifies a folder's weights without reading them all: config, and size and both ends of every file."""
+    digest = hashlib.sha256((folder / "config.json").read_bytes())
+    for file in sorted(files):
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size}".encode())
+        with file.open("rb") as stream:
+            digest.update(stream.read(SAMPLE))
+            stream.seek(max(0, size - SAMPLE))
+            digest.update(stream.read(SAMPLE))
+    return digest.hexdigest()[:12]
+
+
+def one_line(error: BaseException) -> str:
+    """The first line of an error, short enough for a terminal."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:300]
+
+
+def _shards(index: Path, option: str) -> list[Path]:
+    try:
+        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    except (ValueError, KeyError, AttributeError) as error:
+        raise UserError(f"{option} has a damaged {index.name}; copy or download it again.") from error
+    missing = [name for name in names if not (index.parent / name).is_file()]
+    if missing or not names:
+        listed = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+        raise UserError(f"{option} lacks {len(missing)} of {len(names)} weight files ({listed}); download them again.")
+    return [index.parent / name for name in names]
+
+
+def _complete(file: Path) -> bool:
+    """Whether a safetensors file has a header and as many bytes as the header says."""
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        if size < 8 or length > size - 8:
+            return False
+        try:
+            header = json.loads(stream.read(length))
+            end = max((entry["data_offsets"][1] for key, entry in header.items() if key != "__metadata__"), default=0)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return False
+    return bool(size == 8 + length + end)
+
+
+def _try_miniature(config: Any, what: str) -> None:
+    """Build the same layers with few features, random weights, and look at the keys they cache."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from harness.backends.hf_rope import head_dim, read_rope
+
+    small = copy.deepcopy(config)
+    text = small.get_text_config()
+    text.head_dim = head_dim(text)
+    text.hidden_size, text.intermediate_size, text.vocab_size, text.pad_token_id = 16, 16, 16, None
+    small.name_or_path = what
+    try:
+        with quiet(), torch.random.fork_rng(devices=[]):
+            model = AutoModelForCausalLM.from_config(small, dtype=torch.float32).eval()
+            read_rope(model)
+    except UserError:
+        raise
+    except Exception as error:  # whatever an unknown architecture raises, the answer to the user is the same
+        raise UserError(
+            f"{what} is not built like a Llama or Qwen2 decoder ({type(error).__name__}); choose such a model."
+        ) from error
