@@ -99,17 +99,15 @@ class HF:
         self.decoder = getattr(inner, "language_model", inner)
         return self
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def encode(self, ids: Sequence[int]) -> KV:
         """Context-free keys and values of ``ids`` at positions 0, 1, ...; no logits are computed."""
         cache = RowCache(self.shape, len(ids), poison=self.poison)
         self._prefill_all(cache, self._ids(ids), {})
         return KV(cache.keys, cache.values, 0)
 
-    @torch.inference_mode()
-    def run(
-        self, prompt: Prompt, plan: Plan, decoding: Decoding, captures: frozenset[int] = frozenset()
-    ) -> Run:
+    @torch.no_grad()
+    def run(self, prompt: Prompt, plan: Plan, decoding: Decoding, captures: frozenset[int] = frozenset()) -> Run:
         """Prefill ``prompt`` as ``plan`` says, then decode greedily.
 
         Raises:

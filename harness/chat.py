@@ -1,0 +1,103 @@
+"""Chat prompts of a benchmark task, as segments.
+
+The chat template is rendered once per agent around a marker; the two halves and every piece between them are
+tokenised on their own and joined as ids, so each shared span has the same ids in every prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness.errors import UserError
+from harness.script import Case, Verdict
+from harness.tasks.agent import Agent
+from harness.tasks.base import Item, Task
+from harness.workflow import QUESTION, Step, Workflow
+from methods.segment import Private, Prompt, Segment, Shared, Span
+
+MARK = "\ue000"  # private use area: stands where the shared spans go while the template is rendered
+
+
+class ChatScript:
+    """Runs a task's items through a workflow of chat agents.
+
+    Args:
+        tokenizer: a transformers tokenizer with a chat template.
+        stop_ids: ids that end a turn; they are cut off before an answer is read.
+    """
+
+    def __init__(
+        self, task: Task, items: Sequence[Item], workflow: Workflow, tokenizer: Any, stop_ids: frozenset[int]
+    ) -> None:
+        self.task, self.items, self.workflow, self.tokenizer, self.stop_ids = task, items, workflow, tokenizer, stop_ids
+        self.agents: tuple[Agent, ...] = (*task.agents, task.final)
+        self.names = [a.name for a in self.agents]
+        self.steps = workflow.steps(len(task.agents))
+        if not tokenizer.chat_template:
+            raise UserError("model: its tokenizer has no chat template, which agents need; choose an instruct model")
+        self._by_id = {item.id: item for item in items}
+        self._halves = [self._render(agent) for agent in self.agents]
+
+    def _encode(self, text: str, literal: bool = True) -> tuple[int, ...]:
+        """Ids of a piece. ``literal``: special tokens written in the text stay text (data must not open turns)."""
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=literal))
+
+    def _render(self, agent: Agent) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Ids before and after the shared spans of an agent's prompt."""
+        messages = [
+            {"role": "system", "content": agent.system},
+            {"role": "user", "content": f"{agent.before}{MARK}\n\n{agent.instruction}"},
+        ]
+        text: str = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        head, _, tail = text.partition(MARK)
+        return self._encode(head, literal=False), self._encode(tail + agent.prefill, literal=False)
+
+    def _label(self, agent: int, turn: int) -> tuple[int, ...]:
+        when = f" (round {turn + 1})" if self.workflow.rounds > 1 else ""
+        return self._encode(f"\n\n{self.agents[agent].title}{when} wrote:\n")
+
+    @property
+    def _contiguous(self) -> bool:
+        return self.workflow.layout == "contiguous"
+
+    def cases(self) -> list[Case]:
+        return [
+            Case(item.id, self._question(self.task.question(item)), item.target, item.subject) for item in self.items
+        ]
+
+    def _question(self, text: str) -> Span:
+        return Span(QUESTION, self._encode(self.task.lead_in + text), "user", self._encode("{question}"))
+
+    def prompt(self, step: Step, spans: Mapping[str, Span]) -> Prompt:
+        head, tail = self._halves[step.agent]
+        segments: list[Segment] = [Private(head), Shared(spans[QUESTION])]
+        for read in step.reads:
+            if not self._contiguous:
+                segments.append(Private(self._label(read.agent, read.round)))
+            segments.append(Shared(spans[read.span(self.names)]))
+        label = self._label(step.agent, step.round) if self.lead(step) else ()
+        return Prompt((*segments, Private(tail + label)))
+
+    def lead(self, step: Step) -> int:
+        return len(self._label(step.agent, step.round)) if self._contiguous and step.consumed else 0
+
+    def output(self, step: Step, ids: Sequence[int]) -> Span:
+        label = self._label(step.agent, step.round) if self.lead(step) else ()
+        name = self.names[step.agent]
+        return Span(f"output:{name}:{step.round}", label + tuple(ids[:-1]), name, self._encode(f"{{{name}}}"))
+
+    def max_new_tokens(self, step: Step) -> int:
+        return self.workflow.max_new_tokens
+
+    def fixed_length(self) -> bool:
+        return False
+
+    def text(self, ids: Sequence[int]) -> str:
+        kept = [i for i in ids if i not in self.stop_ids]
+        return str(self.tokenizer.decode(kept, skip_special_tokens=True))
+
+    def judge(self, case: Case, ids: Sequence[int]) -> Verdict:
+        item = self._by_id[case.sample_id]
+        prediction = self.task.extract(self.text(ids), item)
+        return Verdict(prediction, prediction is not None and self.task.score(prediction, item))

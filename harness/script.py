@@ -1,0 +1,64 @@
+"""What a workload tells the trajectory runner: who runs when, on which prompt, and how an answer is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from harness.workflow import Step
+from methods.segment import Prompt, Span
+
+
+@dataclass(frozen=True)
+class Case:
+    """One request: a shared question and what is known about its answer.
+
+    Attributes:
+        warmup: all hops run dense, to fill pools; left out of every metric.
+    """
+
+    sample_id: str
+    question: Span
+    target: str
+    subject: str = ""
+    warmup: bool = False
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Judgement of a final answer: ``prediction`` is None when nothing could be extracted."""
+
+    prediction: str | None
+    correct: bool
+
+
+class Script(Protocol):
+    """A workload over a workflow."""
+
+    @property
+    def steps(self) -> Sequence[Step]: ...
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Agent names by index; the final agent, if there is one, comes last."""
+
+    def cases(self) -> Sequence[Case]:
+        """All requests in order; raises UserError if the data is not usable."""
+
+    def prompt(self, step: Step, spans: Mapping[str, Span]) -> Prompt: ...
+
+    def output(self, step: Step, ids: Sequence[int]) -> Span:
+        """The shared span that generated ``ids`` become. Its last token is dropped: it has no cache row."""
+
+    def lead(self, step: Step) -> int:
+        """Rows at the prompt's end that belong to the output span (a label that the prompt already holds)."""
+
+    def max_new_tokens(self, step: Step) -> int: ...
+
+    def fixed_length(self) -> bool:
+        """Whether decoding ignores stop tokens."""
+
+    def judge(self, case: Case, ids: Sequence[int]) -> Verdict: ...
+
+    def text(self, ids: Sequence[int]) -> str: ...

@@ -1,0 +1,200 @@
+"""Runs one request through its workflow: plan, execute, measure, learn, hand caches on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from harness.backends.hf import HF, Decoding, Run
+from harness.clock import Clock, Stopwatch
+from harness.fidelity import Fidelity, compare
+from harness.records import HopRecord, Phases, Route, StateSize
+from harness.script import Case, Script, Verdict
+from harness.workflow import QUESTION, Output, Step
+from methods.base import KV, Dense, Hop, Method, Reuse, Source
+from methods.segment import Span
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A request that ran to its end: its hops, the final ids and what they are worth."""
+
+    hops: list[HopRecord]
+    final_ids: tuple[int, ...]
+    verdict: Verdict
+    seconds: float
+
+
+@dataclass
+class _Encoder:
+    """What a method sees of the engine while it plans; its time is the hop's ``encode`` phase."""
+
+    backend: HF
+    watch: Stopwatch
+    tokens: int = 0
+
+    def encode(self, ids: Sequence[int]) -> KV:
+        self.tokens += len(ids)
+        with self.watch.phase("encode"):
+            return self.backend.encode(ids)
+
+
+@dataclass
+class _Held:
+    """Caches that later hops of the request read, and nothing else: a cache goes when its last reader has run."""
+
+    script: Script
+    kept: dict[tuple[int, str], Source] = field(default_factory=dict)
+    last_use: dict[tuple[int, str], int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for step in self.script.steps:
+            for key in (*self.upstream(step).values(), *self.origin(step).values()):
+                self.last_use[key] = max(step.index, self.last_use.get(key, 0))
+
+    def producer(self, output: Output) -> int:
+        for step in self.script.steps:
+            if (step.agent, step.round) == (output.agent, output.round):
+                return step.index
+        raise ValueError(f"no step produces {output}")
+
+    def upstream(self, step: Step) -> dict[str, tuple[int, str]]:
+        """By span, the (hop, span) its cache comes from: the hop upstream for the question, the producer for an
+        output, whoever reads it (KVCMAS 3.6)."""
+        out = {} if step.upstream is None else {QUESTION: (step.upstream, QUESTION)}
+        for read in step.reads:
+            name = read.span(self.script.names)
+            out[name] = (self.producer(read), name)
+        return out
+
+    def origin(self, step: Step) -> dict[str, tuple[int, str]]:
+        """By span, the first hop that held it (the star reference)."""
+        return {**self.upstream(step), QUESTION: (0, QUESTION)} if step.index else {}
+
+    def sources(self, keys: Mapping[str, tuple[int, str]]) -> dict[str, Source]:
+        return {name: self.kept[key] for name, key in keys.items() if key in self.kept}
+
+    def keep(self, step: Step, name: str, run: Run, start: int, stop: int) -> None:
+        if self.last_use.get((step.index, name), -1) > step.index and stop > start:
+            agent = self.script.names[step.agent]
+            self.kept[step.index, name] = Source(agent, step.index, run.kv(start, stop))
+
+    def drop_used(self, step: Step) -> None:
+        for key in [k for k in self.kept if self.last_use[k] <= step.index]:
+            del self.kept[key]
+
+
+@dataclass
+class Runner:
+    """Executes requests under one method on one engine.
+
+    Attributes:
+        shadow: also run every hop dense on the very same prompt, outside the clock, and compare.
+    """
+
+    method: Method
+    backend: HF
+    script: Script
+    stop_ids: frozenset[int]
+    shadow: bool = False
+
+    @property
+    def clock(self) -> Clock:
+        return self.backend.clock
+
+    def run(self, case: Case) -> Finished:
+        """All hops of a request in execution order. The method forgets the request at its end, failed or not."""
+        begin, shadow_s = self.clock.now(), 0.0
+        spans: dict[str, Span] = {QUESTION: case.question}
+        held, hops, final = _Held(self.script), [], ()
+        try:
+            for step in self.script.steps:
+                record, run, spent = self._hop(case, step, spans, held)
+                shadow_s += spent
+                hops.append(record)
+                final = run.output_ids
+        finally:
+            self.method.end(case.sample_id)
+        return Finished(hops, final, self.script.judge(case, final), self.clock.now() - begin - shadow_s)
+
+    def _hop(self, case: Case, step: Step, spans: dict[str, Span], held: _Held) -> tuple[HopRecord, Run, float]:
+        agent, prompt = self.script.names[step.agent], self.script.prompt(step, spans)
+        sources = held.sources(held.upstream(step))
+        hop = Hop(case.sample_id, step.index, agent, prompt, sources, held.sources(held.origin(step)), case.warmup)
+        decoding = Decoding(
+            self.script.max_new_tokens(step), frozenset() if self.script.fixed_length() else self.stop_ids
+        )
+        watch = Stopwatch(self.clock)
+        due = self.clock.now()  # a hop is due when its last source has ended, which is now: hops run in order
+        encoder = _Encoder(self.backend, watch)
+        with watch.phase("match"):
+            plan = Dense() if case.warmup else self.method.plan(hop, encoder)
+        run = self.backend.run(prompt, plan, decoding, self.method.captures)
+        with watch.phase("learn"):
+            self.method.observe(hop, run)
+            self._hand_on(step, hop, run, spans, held)
+        ended = self.clock.now()
+        fidelity, spent = None, 0.0
+        if self.shadow:
+            fidelity = self._compare(case, hop, plan, run, decoding)
+            spent = self.clock.now() - ended
+        state = self.method.state_bytes()
+        record = HopRecord(
+            agent=agent,
+            index=step.index,
+            route=_route(plan),
+            warmup=case.warmup,
+            source_hop=not sources,
+            prompt_tokens=len(prompt),
+            shared_tokens=sum(len(p) for p in prompt.shared()),
+            fresh_token_layers=sum(run.fresh_rows),
+            output_tokens=len(run.output_ids),
+            output_ids=list(run.output_ids),
+            output=self.script.text(run.output_ids),
+            ttft_s=run.first_token_at - due,
+            e2e_s=ended - due,
+            phases=Phases(
+                match_s=watch.get("match") - watch.get("encode"),
+                encode_s=watch.get("encode"),
+                learn_s=watch.get("learn"),
+                assemble_s=run.seconds.get("assemble"),
+                prefill_s=run.seconds.get("prefill"),
+                decode_s=run.seconds.get("decode"),
+            ),
+            state_bytes=StateSize.of(state.base, state.correction),
+            notes={**self.method.notes(), **({"encode_tokens": float(encoder.tokens)} if encoder.tokens else {})},
+            kv_error_k=fidelity and fidelity.error_k,
+            kv_error_v=fidelity and fidelity.error_v,
+            first_token_kl=fidelity and fidelity.first_token_kl,
+            prefix_match=fidelity and fidelity.prefix_match,
+            answer_agrees=fidelity and fidelity.answer_agrees,
+            shadow_ttft_s=fidelity and fidelity.ttft_s,
+        )
+        held.drop_used(step)
+        return record, run, spent
+
+    def _hand_on(self, step: Step, hop: Hop, run: Run, spans: dict[str, Span], held: _Held) -> None:
+        """Keep what later hops read: the question's rows as held here, and the output as a new span."""
+        for placed in hop.prompt.shared():
+            if placed.span is not None and placed.span.id == QUESTION:
+                held.keep(step, QUESTION, run, placed.start, placed.stop)
+        if step.consumed:
+            span = self.script.output(step, run.output_ids)
+            spans[span.id] = span
+            start = run.prompt_tokens - self.script.lead(step)
+            held.keep(step, span.id, run, start, start + len(span))
+
+    def _compare(self, case: Case, hop: Hop, plan: Dense | Reuse, run: Run, decoding: Decoding) -> Fidelity:
+        due = self.clock.now()
+        dense = self.backend.run(hop.prompt, Dense(), decoding)
+        ttft_s = dense.first_token_at - due
+        mine, theirs = self.script.judge(case, run.output_ids), self.script.judge(case, dense.output_ids)
+        reused = plan.rows if isinstance(plan, Reuse) else ()
+        ranges = [(p.start, p.stop) for p in hop.prompt.placed if p.index in reused]
+        return compare(run, dense, ranges, mine.prediction == theirs.prediction, ttft_s)
+
+
+def _route(plan: Dense | Reuse) -> Route:
+    if isinstance(plan, Dense):
+        return Route.fallback if plan.refused else Route.dense
+    return Route.dense if plan.exact else Route.reuse
