@@ -63,11 +63,12 @@ class ChatScript:
 
     def cases(self) -> list[Case]:
         return [
-            Case(item.id, self._question(self.task.question(item)), item.target, item.subject) for item in self.items
+            Case(item.id, self._question(self.task.question(item)), item.target, item.fields.get("subject"))
+            for item in self.items
         ]
 
     def _question(self, text: str) -> Span:
-        return Span(QUESTION, self._encode(self.task.lead_in + text), "user", self._encode("{question}"))
+        return Span(QUESTION, self._encode(text), "user", self._encode("{question}"))
 
     def prompt(self, step: Step, spans: Mapping[str, Span]) -> Prompt:
         head, tail = self._halves[step.agent]

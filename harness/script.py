@@ -20,8 +20,8 @@ class Case:
 
     sample_id: str
     question: Span
-    target: str
-    subject: str = ""
+    target: str | None
+    subject: str | None = None
     warmup: bool = False
 
 

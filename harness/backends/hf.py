@@ -83,7 +83,7 @@ class HF:
     chunk: int = 4096
     block: int = 1024
     poison: bool = False
-    model: Any = field(default=None, repr=False, compare=False)
+    model: Any = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.chunk < 1 or self.block < 1:
@@ -175,7 +175,8 @@ class HF:
                 if layer in hiddens:
                     hiddens[layer][block] = hidden[0]
                 hidden = place.through(layer, hidden)
-        return hidden[0, -1]
+        last: Tensor = hidden[0, -1]
+        return last
 
     def _prefill_mixed(
         self, cache: RowCache, ids: Tensor, plan: Reuse, view: RowView, hiddens: dict[int, Tensor]
@@ -282,7 +283,7 @@ class _Place:
 
 def _union(a: Tensor, b: Tensor) -> Tensor:
     """Sorted union of two sorted index tensors; ``a`` itself when it already contains ``b``."""
-    both: Tensor = torch.cat((a, b)).unique()
+    both: Tensor = torch.unique(torch.cat((a, b)))  # sorted
     return a if len(both) == len(a) else both
 
 

@@ -92,7 +92,7 @@ class StreamScript:
     def cases(self) -> list[Case]:
         def case(name: str, warmup: bool) -> Case:
             ids = self._cut(name, self.task.shared_tokens)
-            return Case(name, Span(QUESTION, ids, "user", ids[:1]), "", warmup=warmup)
+            return Case(name, Span(QUESTION, ids, "user", ids[:1]), None, warmup=warmup)
 
         warm = [case(f"warmup-{i}", True) for i in range(self.task.warmup)]
         return warm + [case(f"sample-{i}", False) for i in range(self._samples)]

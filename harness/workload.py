@@ -1,0 +1,94 @@
+"""What a run works on, loaded and checked before any weights: items, workflow, data facts, prompt lengths."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.chat import ChatScript
+from harness.errors import UserError
+from harness.provenance import DataFacts
+from harness.script import Case, Script
+from harness.tasks.base import Task
+from harness.tasks.single_stream import SingleStream, StreamScript
+from harness.workflow import QUESTION, Workflow
+from methods.segment import Span
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A task whose data is loaded.
+
+    Attributes:
+        data: the data's facts; None for text made on the spot.
+        shadow: the task measures against dense whatever the option says.
+        write: makes the script for a tokenizer and the ids that end a turn.
+    """
+
+    data: DataFacts | None
+    shadow: bool
+    write: Callable[[Any, frozenset[int]], Script]
+
+
+def load_benchmark(task: Task, workflow: Workflow, limit: int | None) -> Workload:
+    """Load a benchmark's items, the first ``limit`` of them."""
+    dataset = task.load()
+    items, manifest = dataset.items[:limit], dataset.manifest
+    facts = DataFacts(
+        source=manifest.source,
+        split=manifest.split or None,
+        revision=manifest.revision or None,
+        rows=manifest.rows,
+        sha256=manifest.sha256,
+    )
+    return Workload(facts, False, lambda tokenizer, stops: ChatScript(task, items, workflow, tokenizer, stops))
+
+
+def load_stream(task: SingleStream, workflow: Workflow, limit: int | None, seed: int) -> Workload:
+    """The single-stream experiment. Raises UserError if a workflow was chosen that it would ignore."""
+    if workflow != Workflow("full"):
+        raise UserError(
+            f"workflow={workflow.name}: task={task.name} brings its own workflow; leave workflow alone and set "
+            "task.graph, task.layout and task.output_tokens"
+        )
+    return Workload(None, True, lambda tokenizer, _: StreamScript(task, tokenizer, seed, limit))
+
+
+def check_context(script: Script, cases: Sequence[Case], context: int, task: str) -> None:
+    """Refuse a workload whose longest prompt may outgrow the model.
+
+    Args:
+        context: the model's positions.
+
+    Raises:
+        UserError: naming the sample, the agent, both lengths and the remedy.
+    """
+    if not cases:
+        raise UserError(f"task={task}: there is nothing to run; check limit and the data")
+    longest = max(cases, key=lambda case: len(case.question))
+    spans = {QUESTION: longest.question}
+    for step in script.steps:
+        prompt, room = script.prompt(step, spans), script.max_new_tokens(step)
+        if len(prompt) + room > context:
+            raise UserError(
+                f"task={task}: the prompt of agent {script.names[step.agent]} for sample {longest.sample_id} may "
+                f"reach {len(prompt)} tokens and {room} more are generated, but the model's context is {context}; "
+                "lower workflow.max_new_tokens, choose shorter data or a model with a longer context"
+            )
+        # One id more than an output span keeps, since the last generated token has no cache row.
+        span = script.output(step, (0,) * (room + 1))
+        spans[span.id] = Span(span.id, span.ids, span.producer, span.placeholder)
+
+
+def prompts_sha256(script: Script, cases: Sequence[Case]) -> str:
+    """Hash of all ids that do not depend on the model's answers: private text of every agent, every question."""
+    digest = hashlib.sha256()
+    empty = {script.output(step, (0,)).id: script.output(step, (0,)) for step in script.steps}
+    for step in script.steps:
+        prompt = script.prompt(step, {**empty, QUESTION: Span(QUESTION, (0,), "user")})
+        digest.update(repr(prompt.ids).encode())
+    for case in cases:
+        digest.update(repr((case.sample_id, case.question.ids)).encode())
+    return digest.hexdigest()
