@@ -1,0 +1,276 @@
+"""A run folder: rows as they come, everything else by atomic replace, one process at a time.
+
+``config.yaml`` and ``provenance.json`` come first, ``rows.jsonl`` grows by a line per sample, ``summary.json`` is
+written last: its existence means that the run is complete. Killing the process at any moment loses at most the
+sample in flight. This is no shared store: a lock lets one process in, and others are told who holds it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from filelock import FileLock, Timeout
+
+from harness import atomic
+from harness.errors import UserError
+from harness.folder import CONFIG, PROVENANCE, ROWS, STATE, SUMMARY, read_provenance, read_rows, read_summary
+from harness.provenance import Provenance, Session, utc_now
+from harness.records import Row
+from harness.summary import Summary
+
+if TYPE_CHECKING:
+    from harness.state import StateFolder
+    from methods.base import Snapshot
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """Who holds a folder. It stands beside the lock, which the system itself ends with the process."""
+
+    pid: int
+    host: str
+    since_utc: str
+
+
+@dataclass(frozen=True, eq=False)
+class Resumed:
+    """Where a stateful method goes on: its state after the kept rows, or None to begin afresh, and what the user
+    should hear about it."""
+
+    snapshot: Snapshot | None
+    warning: str | None = None
+
+
+class RunFolder:
+    """An opened run folder; :meth:`open` makes one."""
+
+    def __init__(self, path: Path, provenance: Provenance, rows: tuple[Row, ...], complete: bool) -> None:
+        self.path = path
+        self._provenance = provenance
+        self._rows = list(rows)
+        self._keys = {row.key for row in rows}
+        self._complete = complete
+        self._begun = False
+        self._state: StateFolder | None = None
+
+    @classmethod
+    @contextmanager
+    def open(
+        cls, path: Path, config_yaml: str, session: Session | None = None, identity: str | None = None
+    ) -> Iterator[RunFolder]:
+        """Hold the folder, which is made if need be, for the length of a ``with`` block.
+
+        Args:
+            config_yaml: the resolved configuration. A folder keeps the text that made it.
+            session: provenance of this process; if it is only known later, see :meth:`begin`.
+            identity: what the run id is made of, the configuration less what does not change results (paths,
+                tracking, verbosity); the configuration itself if not given. A folder belongs to one identity.
+
+        Raises:
+            UserError: if another process holds the folder, if it belongs to another identity or schema version,
+                if its configuration was edited, or if a file in it is damaged.
+        """
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot make the run folder {path}: {error.strerror}; choose another place") from error
+        with _held(path):
+            atomic.sweep(path)
+            provenance = _claim(path, config_yaml, config_yaml if identity is None else identity)
+            found, summary = read_rows(path), read_summary(path)
+            if summary is not None and (found.torn or summary.n != len(found.rows)):
+                raise UserError(
+                    f"{path / ROWS} has {len(found.rows)} whole rows but the summary counts {summary.n}; "
+                    f"delete {SUMMARY} to complete the run again"
+                )
+            folder = cls(path, provenance, found.rows, summary is not None)
+            if summary is not None:
+                folder._states().remove()  # a kill may have come between the summary and this
+            elif found.torn:
+                folder._keep(len(found.rows))
+            if session is not None and summary is None:
+                folder.begin(session)
+            try:
+                yield folder
+            finally:
+                folder._end()
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """Finished rows, in the order they were written."""
+        return tuple(self._rows)
+
+    @property
+    def complete(self) -> bool:
+        return self._complete
+
+    def __contains__(self, key: tuple[str, int]) -> bool:
+        """Whether the row of ``(sample_id, repeat)`` is finished."""
+        return key in self._keys
+
+    def begin(self, session: Session) -> None:
+        """Add this process to the provenance, once, before it works on the run."""
+        self._provenance = msgspec.structs.replace(self._provenance, sessions=[*self._provenance.sessions, session])
+        _write_json(self.path / PROVENANCE, self._provenance)
+        self._begun = True
+
+    def append(self, row: Row) -> None:
+        """Add a finished row; it is on the disk when this returns.
+
+        Raises:
+            ValueError: if the run is complete or has this ``(sample_id, repeat)`` already.
+        """
+        if self._complete:
+            raise ValueError(f"{self.path} is complete; no row can be added")
+        if row.key in self._keys:
+            raise ValueError(f"{self.path} has sample {row.sample_id} repeat {row.repeat} already")
+        line = msgspec.json.encode(row) + b"\n"
+        file = self.path / ROWS
+        new = not file.exists()
+        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            size = os.fstat(handle).st_size
+            try:
+                atomic.write(handle, line)
+                os.fsync(handle)
+            except BaseException:
+                os.ftruncate(handle, size)  # a full disk must not leave half a line for the next row to follow
+                raise
+        finally:
+            os.close(handle)
+        if new:
+            atomic.sync_folder(self.path)
+        self._rows.append(row)
+        self._keys.add(row.key)
+
+    def save_state(self, snapshot: Snapshot) -> None:
+        """Keep the state of a stateful method as of the rows written so far: after each :meth:`append`."""
+        self._states().save(len(self._rows), snapshot)
+
+    def resume_state(self) -> Resumed:
+        """Take a stateful method back to its last saved state; for methods that have one, before their first row.
+
+        Rows written after that state are dropped, since their samples will run again from it. Without a usable
+        state the run starts over, and its rows move to ``rows.jsonl.bak-N``.
+
+        Raises:
+            ValueError: if the run is complete.
+        """
+        if self._complete:
+            raise ValueError(f"{self.path} is complete; there is nothing to resume")
+        from harness.state import StateUnreadable
+
+        try:
+            state = self._states().load()
+        except StateUnreadable as error:
+            return self._start_over(str(error))
+        if state is None:
+            if len(self._rows) > 1:
+                return self._start_over("there is none")
+            self._keep(0)  # a kill came before the state of the first row
+            return Resumed(None)
+        if len(self._rows) < state.rows_done:
+            return self._start_over(f"it is that after row {state.rows_done}, but {len(self._rows)} rows are left")
+        self._keep(state.rows_done)
+        return Resumed(state.snapshot)
+
+    def finish(self, summary: Summary) -> None:
+        """Complete the run: write the summary, then drop the state, which nobody needs any more.
+
+        Raises:
+            ValueError: if the summary does not count the rows of this folder.
+        """
+        if summary.n != len(self._rows):
+            raise ValueError(f"the summary counts {summary.n} rows, {self.path} has {len(self._rows)}")
+        _write_json(self.path / SUMMARY, summary)
+        self._complete = True
+        self._states().remove()
+
+    def _start_over(self, why: str) -> Resumed:
+        rows, kept = len(self._rows), ""
+        if rows:
+            backup = next(p for n in range(1, 1_000_000) if not (p := self.path / f"{ROWS}.bak-{n}").exists())
+            os.rename(self.path / ROWS, backup)
+            atomic.sync_folder(self.path)
+            kept = f"; its {rows} rows are kept in {backup.name}"
+        self._rows, self._keys = [], set()
+        self._states().remove()
+        return Resumed(None, f"{self.path} starts over, since the method's saved state cannot be used ({why}){kept}")
+
+    def _keep(self, n: int) -> None:
+        """Cut the rows file back to its first ``n`` lines, byte for byte."""
+        file = self.path / ROWS
+        data = file.read_bytes() if file.exists() else b""
+        whole = b"".join(line + b"\n" for line in data.split(b"\n")[:n])
+        if whole != data:
+            atomic.replace(file, whole)
+        self._rows = self._rows[:n]
+        self._keys = {row.key for row in self._rows}
+
+    def _states(self) -> StateFolder:
+        if self._state is None:
+            from harness.state import StateFolder  # loads torch, which a look into a finished folder can do without
+
+            self._state = StateFolder(self.path / STATE)
+        return self._state
+
+    def _end(self) -> None:
+        if self._begun:
+            *before, last = self._provenance.sessions
+            ended = [*before, msgspec.structs.replace(last, end_utc=utc_now())]
+            _write_json(self.path / PROVENANCE, msgspec.structs.replace(self._provenance, sessions=ended))
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[None]:
+    lock, holder = FileLock(path / ".lock", timeout=0), path / ".holder.json"
+    try:
+        lock.acquire()
+    except Timeout:
+        try:
+            who = msgspec.json.decode(holder.read_bytes(), type=Holder)
+            name = f"process {who.pid} on {who.host} since {who.since_utc}"
+        except (OSError, msgspec.DecodeError):
+            name = "another process"  # which has not got as far as to say its name
+        raise UserError(f"the run folder {path} is held by {name}; wait for it, or end it and try again") from None
+    try:
+        _write_json(holder, Holder(os.getpid(), socket.gethostname(), utc_now()))
+        yield
+    finally:
+        holder.unlink(missing_ok=True)
+        lock.release()
+
+
+def _claim(path: Path, config_yaml: str, identity: str) -> Provenance:
+    """Check that the folder is of this identity, or make it so if nobody has used it yet."""
+    config = path / CONFIG
+    if not config.exists():
+        if read_rows(path).rows or (path / SUMMARY).exists():
+            raise UserError(f"{path} has results but no {CONFIG}; move the folder away to run this configuration")
+        made = Provenance(identity_sha256=_sha256(identity), config_sha256=_sha256(config_yaml), sessions=[])
+        _write_json(path / PROVENANCE, made)
+        atomic.replace(config, config_yaml.encode())
+        return made
+    provenance = read_provenance(path)
+    if provenance is None:
+        raise UserError(f"{path} has no {PROVENANCE}; move the folder away to run this configuration")
+    if provenance.identity_sha256 != _sha256(identity):
+        raise UserError(f"{path} belongs to another configuration (see its {CONFIG}); move it away to run this one")
+    if provenance.config_sha256 != hashlib.sha256(config.read_bytes()).hexdigest():
+        raise UserError(f"{config} was edited after the run began; undo that, or move the folder away to start over")
+    return provenance
+
+
+def _write_json(path: Path, value: msgspec.Struct) -> None:
+    atomic.replace(path, msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,109 @@
+"""What a finished run says about itself. ``harness.metrics`` computes it; None stands for "no such value here"."""
+
+from __future__ import annotations
+
+import msgspec
+
+from harness.records import Phases, StateSize, Status
+
+
+class Latency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Mean and linearly interpolated percentiles of ``n`` durations, seconds."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+    n: int
+
+
+class HopTtft(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """TTFT of the hops at one position of the execution order, by the route they took."""
+
+    index: int
+    all: Latency
+    dense: Latency | None
+    reuse: Latency | None
+    fallback: Latency | None
+
+
+class RouteTtft(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """TTFT by route. ``source`` hops, which have nothing to reuse, are kept apart from the other ``dense`` ones;
+    ``downstream`` is everything but them; ``shadow`` is the dense prefill of the prompts of ``reuse``."""
+
+    source: Latency | None
+    dense: Latency | None
+    reuse: Latency | None
+    fallback: Latency | None
+    downstream: Latency | None
+    shadow: Latency | None
+
+
+class Throughput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Tokens per second of hop end-to-end time: generated, prefilled by computation, prefilled by reuse."""
+
+    output: float
+    computed: float
+    reused: float
+
+
+class HopCounts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Hops by route, warm-up apart. ``source`` hops are among the dense ones."""
+
+    dense: int
+    reuse: int
+    fallback: int
+    source: int
+    warmup: int
+
+
+class Fidelity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Means over the ``n`` shadowed reuse hops, against a dense run of the very same prompt. ``answer_agrees`` is a
+    share of the hops whose task extracts an answer, ``prefix_match`` a number of tokens."""
+
+    n: int
+    kv_error_k: float | None
+    kv_error_v: float | None
+    kv_error_k_by_layer: list[float]
+    kv_error_v_by_layer: list[float]
+    first_token_kl: float
+    prefix_match: float
+    prefix_share: float
+    answer_agrees: float | None
+
+
+class Summary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``summary.json``. Its existence means that the run is complete. The formulas are in ``harness.metrics``.
+
+    Attributes:
+        n: rows. ``statuses`` says how they ended.
+        layers: L of the model.
+        learn_s: seconds spent learning, warm-up included; never part of a TTFT.
+        phases_s: seconds by phase, summed over the hops that are not warm-up.
+        peak_bytes: largest memory in use of any sample; state_bytes: what the method held after the last one.
+    """
+
+    schema: int
+    task: str
+    method: str
+    model: str
+    backend: str
+    layers: int
+    n: int
+    accuracy: float | None
+    accuracy_ci95: tuple[float, float] | None
+    reuse_ratio: float | None
+    fresh_share: float | None
+    ttft_s: Latency | None
+    ttft_by_hop_s: list[HopTtft]
+    ttft_by_route_s: RouteTtft
+    e2e_s: Latency | None
+    throughput_tokens_s: Throughput | None
+    hops: HopCounts
+    state_bytes: StateSize | None
+    peak_bytes: int | None
+    fidelity: Fidelity | None
+    statuses: dict[Status, int]
+    phases_s: Phases
+    learn_s: float
+    command: str
