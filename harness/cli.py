@@ -1,0 +1,189 @@
+"""The command line: ``python -m harness method=kvcmas task=gsm8k``.
+
+Whatever the person at the keyboard can mend is one sentence on stderr and exit code 2; a defect of this program is a
+traceback and exit code 1. ``HYDRA_FULL_ERROR=1`` shows the traceback in both cases.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra._internal.utils import get_args_parser
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from harness.config import CONF, register
+from harness.errors import UserError
+from harness.explain import CommandLine, explain
+from harness.hint import nearest
+
+_FULL_ERROR = "HYDRA_FULL_ERROR"
+
+USAGE, DEFECT, INTERRUPTED = 2, 1, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what ``arguments`` (those of the process by default) ask for; returns the exit code."""
+    verbose = os.environ.get(_FULL_ERROR) == "1"
+    asked = CommandLine(())
+    outcomes = Outcomes(verbose)
+    try:
+        refuse_foreign_kernels()
+        words, asked = _ordered(sys.argv[1:] if arguments is None else arguments)
+        register()
+        with _arguments(words), _raw_errors():
+            hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(Job(outcomes))()
+    except (UserError, HydraException, OmegaConfBaseException, ValueError, OSError) as error:
+        if verbose:
+            traceback.print_exc()
+        print(f"error: {explain(error, asked)}", file=sys.stderr)
+        return USAGE
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on from here", file=sys.stderr)
+        return INTERRUPTED
+    return outcomes.code()
+
+
+@dataclass
+class Outcomes:
+    """Exit codes of the jobs of one command.
+
+    Attributes:
+        verbose: show tracebacks of refused configurations too.
+        codes: one for each job that ended here.
+        process: where they are collected; a launcher may run jobs elsewhere.
+    """
+
+    verbose: bool
+    codes: list[int] = field(default_factory=list)
+    process: int = field(default_factory=os.getpid)
+
+    def code(self) -> int:
+        """0 if every job succeeded, else the highest code; a summary on stderr when several jobs ran."""
+        failed = sum(c != 0 for c in self.codes)
+        if failed and len(self.codes) > 1:
+            print(f"error: {failed} of {len(self.codes)} runs failed, see above", file=sys.stderr)
+        return max(self.codes, default=0)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run, with its failure reported at once, so that a sweep goes on to the next."""
+
+    outcomes: Outcomes
+
+    def __call__(self, cfg: DictConfig) -> int:
+        job = HydraConfig.get()
+        folder = Path(job.runtime.output_dir)
+        try:
+            code = _run(cfg, folder)
+        except Exception as error:
+            known = isinstance(error, UserError)
+            if self.outcomes.verbose or not known:
+                traceback.print_exc()
+            which = f"[{' '.join(job.overrides.task)}] " if job.mode == RunMode.MULTIRUN else ""
+            if known or which:
+                print(f"error: {which}{error}", file=sys.stderr)
+            _remove_if_empty(folder)
+            code = USAGE if known else DEFECT
+            if os.getpid() != self.outcomes.process:
+                raise  # the launcher carries it back
+        self.outcomes.codes.append(code)
+        return code
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # In another process the folder is resolved before the job is called.
+        register()
+        self.__dict__.update(state)
+
+
+def refuse_foreign_kernels() -> None:
+    """Stop if the distribution ``kernels`` (Hugging Face) is installed: transformers would take ours for it.
+
+    Raises:
+        UserError: if it is there.
+    """
+    with suppress(PackageNotFoundError):
+        found = distribution("kernels")
+        raise UserError(
+            f"the distribution kernels {found.version} is installed and transformers confuses it with this project's "
+            "package kernels, remove it: python -m pip uninstall kernels"
+        )
+
+
+def _run(cfg: DictConfig, folder: Path) -> int:
+    # Imported here: --help and --cfg need neither torch nor transformers.
+    from harness.validate import validate
+
+    validate(cfg)
+    from harness.run import run
+
+    return run(cfg, folder)
+
+
+def _ordered(arguments: Sequence[str]) -> tuple[list[str], CommandLine]:
+    """``arguments`` with all overrides side by side, which Hydra's parser needs, and what they say.
+
+    Raises:
+        UserError: for a flag that does not exist.
+    """
+    words = list(arguments)
+    parser = get_args_parser()
+    known, rest = parser.parse_known_args(words)
+    flags = sorted({f for action in parser._actions for f in action.option_strings})
+    for word in rest:
+        if word.startswith("-"):
+            raise UserError(f"{word}: there is no such flag, {nearest(word.partition('=')[0], flags)}")
+    if rest:
+        last = len(words) - 1 - words[::-1].index(known.overrides[-1])
+        head, tail = words[: last + 1], words[last + 1 :]
+        for word in rest:
+            tail.remove(word)
+        words = [*head, *rest, *tail]
+    return words, CommandLine((*known.overrides, *rest), known.multirun, known.config_dir)
+
+
+@contextmanager
+def _arguments(words: Sequence[str]) -> Iterator[None]:
+    """Hydra reads the process's arguments."""
+    before = sys.argv
+    sys.argv = [before[0], *words]
+    try:
+        yield
+    finally:
+        sys.argv = before
+
+
+@contextmanager
+def _raw_errors() -> Iterator[None]:
+    """Errors as Hydra raises them, instead of its own report and exit."""
+    before = os.environ.get(_FULL_ERROR)
+    os.environ[_FULL_ERROR] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_FULL_ERROR]
+        else:
+            os.environ[_FULL_ERROR] = before
+
+
+def _remove_if_empty(folder: Path) -> None:
+    """A refused configuration leaves no folders behind, below the working directory or below the results folder."""
+    here = Path.cwd()
+    made = len(folder.relative_to(here).parts) if folder.is_relative_to(here) else 2
+    with suppress(OSError):
+        for place in [folder, *folder.parents][:made]:
+            place.rmdir()

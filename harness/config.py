@@ -1,0 +1,103 @@
+"""The schema of a run's options, and where the YAML files are.
+
+Groups (method, task, model, ...) hold a constructor and its arguments each and are checked against that
+constructor in :mod:`harness.validate`; everything else is typed here, so a misspelt option or a wrong type is
+refused while the configuration is composed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import MISSING, DictConfig, OmegaConf
+
+from harness.identity import Run, identify
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+
+# Groups whose choice names a constructor; the order is that of messages.
+COMPONENTS = ("method", "task", "model", "backend", "workflow")
+# Groups that always have a choice.
+GROUPS = (*COMPONENTS, "tracking")
+MODES = ("none", "offline", "online")
+
+
+@dataclass
+class Tracking:
+    """Where metrics go besides the run folder; never part of a run's identity.
+
+    Attributes:
+        mode: ``none``, ``offline`` (files that ``wandb sync`` uploads later) or ``online``.
+        project, entity, group, tags: as in Weights & Biases.
+    """
+
+    mode: str = MISSING
+    project: str = "kvcmas"
+    entity: str | None = None
+    group: str | None = None
+    tags: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Config:
+    """Options of a run.
+
+    Attributes:
+        method, task, model, backend, workflow: a constructor (``_target_``) and its arguments each.
+        tracking: see :class:`Tracking`.
+        limit: how many samples, None for all.
+        seed: of sample order, sketches and random weights.
+        repeats: how often the samples are gone through, each time in another order.
+        shadow: run every hop dense as well and measure how far it is off.
+        results_dir: parent of all run folders, relative to the working directory; not part of a run's identity.
+    """
+
+    method: Any = MISSING
+    task: Any = MISSING
+    model: Any = MISSING
+    backend: Any = MISSING
+    workflow: Any = MISSING
+    tracking: Tracking = MISSING
+    limit: int | None = None
+    seed: int = 0
+    repeats: int = 1
+    shadow: bool = False
+    results_dir: str = "results/runs"
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Names of the chosen YAML files, as records and tables call them."""
+
+    method: str
+    task: str
+    model: str
+    backend: str
+    workflow: str
+
+    @classmethod
+    def current(cls) -> Choices:
+        """Those of the job that Hydra is running.
+
+        Raises:
+            ValueError: outside a job.
+        """
+        chosen = HydraConfig.get().runtime.choices
+        return cls(*(str(chosen[group]) for group in COMPONENTS))
+
+
+def register() -> None:
+    """Make the schema and the resolvers known to Hydra; again and again is harmless.
+
+    ``${kvcmas.run:}`` is the folder of the composed run below ``results_dir``.
+    """
+    ConfigStore.instance().store(name="schema", node=Config, provider="kvcmas")
+    OmegaConf.register_new_resolver("kvcmas.run", lambda _root_: str(_run(_root_).folder), replace=True)
+
+
+def _run(root: DictConfig) -> Run:
+    return identify(root, root.hydra.runtime.choices)
