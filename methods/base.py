@@ -97,7 +97,9 @@ class KV:
 
     def __post_init__(self) -> None:
         if self.k.shape != self.v.shape or self.k.dim() != 4:
-            raise ValueError(f"k and v must share one [L, H, T, D] shape, got {tuple(self.k.shape)} and {tuple(self.v.shape)}")
+            raise ValueError(
+                f"k and v must share one [L, H, T, D] shape, got {tuple(self.k.shape)} and {tuple(self.v.shape)}"
+            )
 
     def __len__(self) -> int:
         return int(self.k.shape[2])

@@ -1,0 +1,277 @@
+"""The delta engine: reuse a reference cache of a span and add what readers like this one added to it before.
+
+Methods of this family are points of one grid, codec x reference x weights x gate: KVCMAS (arXiv 2609.34060) is
+(low-rank, upstream, softmax, entropy), KVComm (arXiv 2510.12872) is (full, context-free, softmax, entropy).
+
+    reuse hop:  K = R_p (K_ref + sum_i w_i dK_i),  V = V_ref + sum_i w_i dV_i   at layers >= 1; private text runs fresh
+    dense hop:  dK = K_exact - K_ref,  dV = V_exact - V_ref                     staged, committed when the request ends
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import torch
+from torch import Tensor
+
+from methods.anchors import Anchor, AnchorPool, Pair, Usable
+from methods.base import KV, Dense, Engine, Executed, Hop, Plan, Reuse, Rows, Shape, StateBytes
+from methods.corrected import Corrected
+from methods.frame import Blend
+from methods.gate import Verdict, activated
+from methods.glue import Templates, followers
+from methods.grid import Edge, Grid, Request, Visit
+from methods.lowrank import Codec
+from methods.prefix import RolePrefixes, digest, role
+from methods.segment import Placed
+from methods.weights import TokenWeights, base_keys, base_values, channel_weights, effective, hot_anchors
+
+# Relative error of layer 0 between two caches of the same tokens: rounding of the caches and of two rotations.
+LAYER0 = {torch.float16: 2e-2, torch.bfloat16: 5e-2}
+
+
+class DeltaSharing:
+    """One point of the grid at work on one model."""
+
+    def __init__(self, grid: Grid, shape: Shape, seed: int) -> None:
+        self.grid = grid
+        self.shape = shape
+        self.seed = seed
+        self.pools: dict[str, AnchorPool] = {}
+        self.prefixes = RolePrefixes(shape.device)
+        self.templates = Templates(shape.device)
+        self._requests: dict[str, Request] = {}
+        self._last = Visit((), {})
+
+    def plan(self, hop: Hop, engine: Engine) -> Plan:
+        grid = self.grid
+        request = self._requests.setdefault(hop.trajectory, Request())
+        edges = self._edges(hop, engine, request)
+        stale = self.templates.fetch(hop, engine) if edges and grid.glue != "recompute" else {}
+        visit = self._last = request.visits[hop.index] = Visit(edges, stale)
+        if not edges or hop.warmup:
+            return Dense()
+        if grid.gate.closed or not all(self._judge(edge, visit, request).reliable for edge in edges):
+            return Dense(refused=True)
+        rows: dict[int, Rows] = {}
+        for edge in edges:
+            rows.update(self._correct(edge, visit, request))
+        prefix = self.prefixes.rows(hop) if grid.role_cache else None
+        place = role(hop)
+        if place is not None and (prefix is not None or place.index in stale):
+            rows[place.index] = prefix if prefix is not None else stale[place.index]
+        return Reuse(rows)
+
+    def observe(self, hop: Hop, executed: Executed) -> None:
+        request = self._requests.get(hop.trajectory)
+        visit = request.visits.pop(hop.index, None) if request else None
+        if self.grid.role_cache:
+            self.prefixes.learn(hop, executed)
+        if request is None or visit is None or not executed.dense:
+            return
+        seen: set[str] = set()
+        for edge in visit.edges:
+            if edge.key not in seen and self._admits(edge, hop, visit, request):
+                request.staged.append((edge.pool, self._learn(edge, hop, visit, executed, request)))
+            seen.add(edge.key)
+
+    def end(self, trajectory: str) -> None:
+        self._last = Visit((), {})
+        self.prefixes.end(trajectory)
+        request = self._requests.pop(trajectory, None)
+        if request is None:
+            return
+        for pool, names in request.touched:
+            self.pools[pool].touch(names)
+        for pool, anchor in request.staged:
+            self.pools.setdefault(pool, self.empty_pool()).admit(anchor)
+
+    def empty_pool(self) -> AnchorPool:
+        return AnchorPool(self.grid.pool, self.grid.window, self.grid.capacity)
+
+    def state_bytes(self) -> StateBytes:
+        """Exact bytes of all stored tensors; a reference that several edges share counts once."""
+        bases = {a.base.name: a.base for pool in self.pools.values() for a in pool}
+        deltas = [pair for pool in self.pools.values() for a in pool for pair in a.corrections()]
+        exact = self.prefixes.nbytes + self.templates.nbytes
+        return StateBytes(exact + sum(p.nbytes for p in bases.values()), sum(p.nbytes for p in deltas))
+
+    def notes(self) -> dict[str, float]:
+        """Of the last plan: usable anchors (fewest over its spans), effective number of anchors exp(entropy) of the
+        key and value weights (means over spans), share of the reused rows that got a correction, worst gate value."""
+        last, notes = self._last, dict[str, float]()
+        gated = [v.value for v in last.verdicts.values() if v.value == v.value]
+        rows = sum(len(edge.place) for edge in last.edges)
+        if last.usable:
+            notes["anchors"] = float(min(last.usable))
+        if gated:
+            notes["gate"] = max(gated)
+        if last.effective_k:
+            notes["effective_anchors_k"] = sum(last.effective_k) / len(last.effective_k)
+            notes["effective_anchors_v"] = sum(last.effective_v) / len(last.effective_v)
+        if rows:
+            notes["coverage"] = last.covered / rows
+        return notes
+
+    def _edges(self, hop: Hop, engine: Engine, request: Request) -> tuple[Edge, ...]:
+        """The shared spans that an earlier hop holds; others have no reference and run fresh."""
+        out = []
+        for place in hop.prompt.shared():
+            span = place.span
+            if span is None or span.id not in hop.sources:
+                continue
+            source = hop.first.get(span.id) if self.grid.reference == "first_hop" else None
+            source = source or hop.sources[span.id]
+            agent, origin, kv = source.agent, f"{source.agent}@{source.hop}", source.kv
+            if self.grid.reference == "context_free":
+                agent, origin = "", f"encode-{_text(span.ids)}"
+                if origin not in request.encoded:
+                    request.encoded[origin] = engine.encode(span.ids)
+                kv = request.encoded[origin]
+            if len(kv) != len(span):
+                raise ValueError(f"the source of span {span.id!r} holds {len(kv)} rows for {len(span)} tokens")
+            key = f"{span.id}:{agent}>{hop.agent}"
+            pool = span.id if self.grid.anchor_base == "last_writer" else key
+            out.append(Edge(key, pool, place, kv, origin, followers(hop.prompt, place), span.producer == "user"))
+        return tuple(out)
+
+    def _usable(self, edge: Edge) -> Usable:
+        if edge.pool not in self.pools:
+            return Usable()
+        glue = tuple(len(p) for p in edge.glue) if self.grid.glue == "delta" else None
+        return self.pools[edge.pool].usable(edge.key, len(edge.place), self.grid.partial, glue)
+
+    def _covering(self, edge: Edge) -> tuple[Anchor, ...]:
+        return self.pools[edge.pool].covering(len(edge.place)) if edge.pool in self.pools else ()
+
+    def _judge(self, edge: Edge, visit: Visit, request: Request) -> Verdict:
+        """The verdict on a span; asked once per hop, whether by plan or, after an early refusal, by observe."""
+        if edge.key not in visit.verdicts:
+            found = len(self._usable(edge).anchors)
+            visit.usable.append(found)
+            if found < self.grid.min_anchors:
+                verdict = Verdict(False)
+            elif edge.question and not self.grid.gate_question:
+                verdict = Verdict(True)
+            else:
+                verdict = self.grid.gate.judge(edge.reference.v, self._covering(edge))
+            if verdict.reliable and verdict.mass:
+                request.touched.append((edge.pool, activated(verdict.mass, self.grid.top_p, self.grid.usage)))
+            visit.verdicts[edge.key] = verdict
+        return visit.verdicts[edge.key]
+
+    def _correct(self, edge: Edge, visit: Visit, request: Request) -> dict[int, Rows]:
+        """Rows of the span and, unless they run fresh, of the private segments that follow it."""
+        usable, frame = self._usable(edge), self.grid.frame
+        stale: dict[int, Rows] = {p.index: visit.stale[p.index] for p in edge.glue if p.index in visit.stale}
+        if not usable.anchors:
+            return {edge.place.index: edge.reference, **stale}
+        anchors, cover = usable.anchors, usable.cover
+        keys, values = frame.keys(edge.reference), frame.values(edge.reference)
+        weights = self._weights(edge, request, keys, values, usable)
+        visit.covered += cover
+        visit.effective_k.append(effective(weights.k))
+        visit.effective_v.append(effective(weights.v))
+        if not visit.verdicts[edge.key].mass:  # ungated: the weights themselves say what was used
+            mass = [(a.name, float(w)) for a, w in zip(anchors, weights.v.mean(1).tolist(), strict=True)]
+            request.touched.append((edge.pool, activated(mass, self.grid.top_p, self.grid.usage)))
+        deltas = [a.deltas[edge.key] for a in anchors]
+        blend = Blend(
+            [d.k.operand(cover) for d in deltas],
+            [d.v.operand(cover) for d in deltas],
+            weights.k,
+            weights.v,
+            weights.hot,
+        )
+        rows: dict[int, Rows] = {edge.place.index: Corrected(frame, keys, values, blend), **stale}
+        if self.grid.glue == "delta" and edge.glue:
+            by_k = channel_weights(keys, base_keys(anchors, cover), cover, self.grid.temperature)
+            by_v = channel_weights(values, base_values(anchors, cover), cover, self.grid.temperature)
+            for nth, place in enumerate(edge.glue):
+                pairs = [a.glue[edge.key][nth] for a in anchors]
+                rows[place.index] = self._glue(visit.stale[place.index], pairs, by_k, by_v)
+        return rows
+
+    def _glue(self, stale: KV, pairs: list[Pair], by_k: Tensor, by_v: Tensor) -> Corrected:
+        """A stale private segment plus its deltas, weighted per channel ``[A, L, C]``."""
+        frame, n = self.grid.frame, len(stale)
+        deltas_k = [p.k.scaled(w[1:]).operand(n) for p, w in zip(pairs, by_k, strict=True)]
+        deltas_v = [p.v.scaled(w[1:]).operand(n) for p, w in zip(pairs, by_v, strict=True)]
+        ones = torch.ones(len(pairs), n, device=by_k.device)
+        return Corrected(frame, frame.keys(stale), frame.values(stale), Blend(deltas_k, deltas_v, ones, ones))
+
+    def _weights(self, edge: Edge, request: Request, keys: Tensor, values: Tensor, usable: Usable) -> TokenWeights:
+        ids = edge.place.segment.ids
+        name = (edge.pool, _text(ids), *(a.name for a in usable.anchors))
+        if self.grid.weight_memo == "request" and name in request.memo:
+            return request.memo[name]
+        k, v = self.grid.weighting.match(keys, values, usable.anchors, usable.cover)
+        weights = TokenWeights(k, v, hot_anchors(keys, usable.anchors, usable.cover, self.grid.hot))
+        if self.grid.weight_memo == "request":
+            request.memo[name] = weights
+        return weights
+
+    def _admits(self, edge: Edge, hop: Hop, visit: Visit, request: Request) -> bool:
+        grid = self.grid
+        if grid.pool < 1 or hop.warmup or grid.gate.closed:
+            return grid.pool > 0
+        if not edge.question:
+            return not self._judge(edge, visit, request).reliable
+        held = set(self.pools[edge.pool].anchors) if edge.pool in self.pools else set()
+        held |= {anchor.name for pool, anchor in request.staged if pool == edge.pool}
+        if grid.admission == "first_n" or len(held) < grid.pool:
+            return len(held) < grid.pool
+        return not grid.gate.judge(edge.reference.v, self._covering(edge)).reliable
+
+    def _learn(self, edge: Edge, hop: Hop, visit: Visit, executed: Executed, request: Request) -> Anchor:
+        grid, place = self.grid, edge.place
+        suffix = "" if grid.anchor_base == "last_writer" else f"@{hop.index}"
+        name = f"{hop.trajectory}/{edge.key}@{hop.index}"
+        origin = f"{hop.trajectory}/{place.span.id if place.span else ''}/{edge.origin}/base"
+        if origin not in request.bases:
+            keys, values = grid.frame.keys(edge.reference), grid.frame.values(edge.reference)
+            request.bases[origin] = self._store(origin, keys, values, grid.base_key, grid.base_value)
+        delta = self._delta(f"{name}/delta", executed, place, edge.reference, grid.delta)
+        glue = [
+            self._delta(f"{name}/glue{nth}", executed, p, visit.stale[p.index], grid.glue_delta)
+            for nth, p in enumerate(edge.glue)
+            if grid.glue == "delta"
+        ]
+        return Anchor(
+            name=f"{hop.trajectory}/{edge.pool}{suffix}",
+            length=len(place),
+            base=request.bases[origin],
+            deltas={edge.key: delta},
+            glue={edge.key: tuple(glue)},
+        )
+
+    def _delta(self, name: str, executed: Executed, place: Placed, base: KV, codec: Codec) -> Pair:
+        """Exact minus reference rows, without layer 0: it depends on token and position only.
+
+        Raises:
+            ValueError: if layer 0 does differ, so that the reference cannot be a cache of the same tokens.
+        """
+        exact = executed.kv(place.start, place.stop)
+        dk, dv = self.grid.frame.delta(exact, base)
+        for part, delta, whole in (("keys", dk, exact.k), ("values", dv, exact.v)):
+            error = float(torch.linalg.vector_norm(delta[0].float()))
+            norm = float(torch.linalg.vector_norm(whole[0].float()))
+            if not error <= LAYER0.get(whole.dtype, 1e-2) * norm:
+                raise ValueError(
+                    f"layer 0 {part} of {name} differ from their reference by {error / max(norm, 1e-30):.2g} of their "
+                    "norm, so the reference holds other tokens"
+                )
+        return self._store(name, dk[1:], dv[1:], codec, codec)
+
+    def _store(self, name: str, keys: Tensor, values: Tensor, codec_k: Codec, codec_v: Codec) -> Pair:
+        return Pair(
+            name, codec_k.encode(keys, self._seeded(name, "k")), codec_v.encode(values, self._seeded(name, "v"))
+        )
+
+    def _seeded(self, name: str, kind: str) -> int:
+        """Seed of the sketch: a function of run seed, name and kind, never of the order of events."""
+        return int.from_bytes(sha256(f"{self.seed}|{name}|{kind}".encode()).digest()[:7], "big")
+
+
+def _text(ids: tuple[int, ...]) -> str:
+    return digest(",".join(map(str, ids)))

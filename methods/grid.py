@@ -1,0 +1,113 @@
+"""The choices of a delta method, and what one request keeps while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from methods.anchors import Anchor, Capacity, Pair
+from methods.base import KV
+from methods.frame import Frame
+from methods.gate import Gate, Usage, Verdict
+from methods.glue import Glue
+from methods.lowrank import Codec
+from methods.segment import Placed
+from methods.weights import TokenWeights, Weighting
+
+Reference = Literal["upstream", "first_hop", "context_free"]
+Admission = Literal["novelty", "first_n"]
+AnchorBase = Literal["per_edge", "last_writer"]
+WeightMemo = Literal["none", "request"]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A point of the grid codec x reference x weights x gate, with the rules of its pools.
+
+    Attributes:
+        base_key, base_value: how reference caches are stored; matching reads them.
+        delta, glue_delta: how corrections of spans and of private segments are stored.
+        reference: the cache a correction starts from: the source hop's, the first one of the trajectory, or a
+            context-free encode.
+        hot: anchors that each layer mixes at most.
+        min_anchors: with fewer usable anchors for any span the hop goes dense and learns.
+        gate_question: whether the question passes the gate like other spans.
+        Others: as :class:`methods.kvcmas.KVCMAS` documents them.
+    """
+
+    base_key: Codec
+    base_value: Codec
+    delta: Codec
+    glue_delta: Codec
+    weighting: Weighting
+    gate: Gate
+    frame: Frame
+    reference: Reference = "upstream"
+    pool: int = 10
+    hot: int = 10
+    window: int = 5
+    top_p: float = 0.9
+    temperature: float = 1.0
+    usage: Usage = "mass"
+    capacity: Capacity = "strict"
+    admission: Admission = "novelty"
+    anchor_base: AnchorBase = "per_edge"
+    weight_memo: WeightMemo = "none"
+    glue: Glue = "recompute"
+    partial: bool = True
+    min_anchors: int = 1
+    gate_question: bool = False
+    role_cache: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Edge:
+    """A shared span on its way from the agent whose cache is the reference to the reader.
+
+    Attributes:
+        key: names the edge over requests; corrections are learned under it.
+        pool: key of its pool: the edge, or the span alone.
+        reference: rows that a correction starts from.
+        origin: names the reference within the request.
+        glue: the private segments between this span and the next.
+    """
+
+    key: str
+    pool: str
+    place: Placed
+    reference: KV
+    origin: str
+    glue: tuple[Placed, ...]
+    question: bool
+
+
+@dataclass(eq=False)
+class Visit:
+    """What one hop leaves between plan and observe, and what its record will say."""
+
+    edges: tuple[Edge, ...]
+    stale: Mapping[int, KV]
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    usable: list[int] = field(default_factory=list)
+    effective_k: list[float] = field(default_factory=list)
+    effective_v: list[float] = field(default_factory=list)
+    covered: int = 0
+
+
+@dataclass(eq=False)
+class Request:
+    """Scratch of one trajectory, dropped with it.
+
+    Attributes:
+        staged, touched: what the pools learn when the trajectory ends, in order: (pool, anchor), (pool, names).
+        bases: stored references by name: consumers of one cache share its matrices.
+        encoded: context-free references; memo: weights, under the legacy memo only.
+    """
+
+    visits: dict[int, Visit] = field(default_factory=dict)
+    staged: list[tuple[str, Anchor]] = field(default_factory=list)
+    touched: list[tuple[str, list[str]]] = field(default_factory=list)
+    bases: dict[str, Pair] = field(default_factory=dict)
+    encoded: dict[str, KV] = field(default_factory=dict)
+    memo: dict[tuple[str, ...], TokenWeights] = field(default_factory=dict)
