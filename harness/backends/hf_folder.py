@@ -191,7 +191,7 @@ def _complete(file: Path) -> bool:
 
 
 def _try_miniature(config: Any, what: str) -> None:
-    """Build the same layers with few features, random weights, and look at the keys they cache."""
+    """Build the same layers with one head and few features, random weights, and look at the keys they cache."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -199,13 +199,14 @@ def _try_miniature(config: Any, what: str) -> None:
 
     small = copy.deepcopy(config)
     text = small.get_text_config()
-    text.head_dim = head_dim(text)
-    text.hidden_size, text.intermediate_size, text.vocab_size, text.pad_token_id = 16, 16, 16, None
-    small.name_or_path = what
+    text.head_dim = text.hidden_size = head_dim(text)
+    text.num_attention_heads = text.num_key_value_heads = 1
+    text.intermediate_size = text.vocab_size = 16
+    text.bos_token_id = text.eos_token_id = text.pad_token_id = None
     try:
         with quiet(), torch.random.fork_rng(devices=[]):
             model = AutoModelForCausalLM.from_config(small, dtype=torch.float32).eval()
-            read_rope(model)
+            read_rope(model, what)
     except UserError:
         raise
     except Exception as error:  # whatever an unknown architecture raises, the answer to the user is the same

@@ -16,8 +16,8 @@ PROBED = (0, 1, 3, 64, 1000)
 TOLERANCE = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 3e-2}
 
 
-def read_rope(model: Any) -> Rope:
-    """The rotary facts of a causal language model of transformers.
+def read_rope(model: Any, called: str | None = None) -> Rope:
+    """The rotary facts of a causal language model of transformers, which an error calls ``called``.
 
     Frequencies and attention scaling are those of the model's rotary module, never recomputed from a base
     frequency. A partial rotary is a shorter table. Before they are returned they are checked against the
@@ -28,16 +28,17 @@ def read_rope(model: Any) -> Rope:
         UserError: the frequencies depend on the length, or the model rotates in another way than
             :meth:`methods.base.Rope.apply`.
     """
+    what = called or f"the model ({model.config.model_type}, {model.config.name_or_path or 'built in code'})"
     decoder = model.get_decoder()
     rotary = getattr(decoder, "rotary_emb", None)
     inv_freq = getattr(rotary, "inv_freq", None)
     if rotary is None or inv_freq is None or not hasattr(decoder, "layers"):
-        raise UserError(f"{_named(model)} has no rotary module beside its layers; choose a Llama- or Qwen2-like model.")
+        raise UserError(f"{what} has no rotary module beside its layers; choose a Llama- or Qwen2-like model.")
     kind = getattr(rotary, "rope_type", "default")
     if kind not in FIXED_TYPES:
-        raise UserError(refusal(_named(model), kind))
+        raise UserError(refusal(what, kind))
     rope = Rope(inv_freq.detach().to(torch.float32).clone(), float(getattr(rotary, "attention_scaling", 1.0)))
-    _verify(model, decoder, rotary, rope)
+    _verify(model, decoder, rotary, rope, what)
     return rope
 
 
@@ -70,7 +71,7 @@ def head_dim(config: Any) -> int:
 
 
 @torch.no_grad()
-def _verify(model: Any, decoder: Any, rotary: Any, rope: Rope) -> None:
+def _verify(model: Any, decoder: Any, rotary: Any, rope: Rope, what: str) -> None:
     weight = model.get_input_embeddings().weight
     at = torch.tensor(PROBED, device=weight.device)
     # One hidden state in every row: the rows' keys then differ by their positions alone.
@@ -85,7 +86,7 @@ def _verify(model: Any, decoder: Any, rotary: Any, rope: Rope) -> None:
         and _close(sin[0], expected.sin() * rope.scaling, tolerance)
     ):
         raise UserError(
-            f"{_named(model)} orders its rotary angles in another way than half-split pairs; choose a Llama- or "
+            f"{what} orders its rotary angles in another way than half-split pairs; choose a Llama- or "
             "Qwen2-like model."
         )
     for layer in decoder.layers:
@@ -96,7 +97,7 @@ def _verify(model: Any, decoder: Any, rotary: Any, rope: Rope) -> None:
         bare = rope.remove(keys[:, :1].float(), at[:1])
         if not _close(keys, rope.apply(bare.expand(-1, len(PROBED), -1), at), tolerance):
             raise UserError(
-                f"{_named(model)} does not rotate the keys of layer {index} by half-split pairs of its rotary "
+                f"{what} does not rotate the keys of layer {index} by half-split pairs of its rotary "
                 "table; choose a Llama- or Qwen2-like model."
             )
 
@@ -104,7 +105,3 @@ def _verify(model: Any, decoder: Any, rotary: Any, rope: Rope) -> None:
 def _close(found: Tensor, expected: Tensor, tolerance: float) -> bool:
     error = (found.float() - expected.float()).norm() / expected.float().norm().clamp_min(1e-12)
     return bool(error <= tolerance)  # NaN is not close
-
-
-def _named(model: Any) -> str:
-    return f"the model ({model.config.model_type}, {model.config.name_or_path or 'built in code'})"
