@@ -6,13 +6,14 @@ traceback and exit code 1. ``HYDRA_FULL_ERROR=1`` shows the traceback in both ca
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from harness.config import CONF, register
 from harness.errors import UserError
@@ -36,16 +38,20 @@ USAGE, DEFECT, INTERRUPTED = 2, 1, 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what ``arguments`` (those of the process by default) ask for; returns the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given == ["--version"]:
+        print(f"kvcmas {version('kvcmas')}")
+        return 0
     verbose = os.environ.get(_FULL_ERROR) == "1"
     asked = CommandLine(())
     outcomes = Outcomes(verbose)
     try:
         refuse_foreign_kernels()
-        words, asked = _ordered(sys.argv[1:] if arguments is None else arguments)
+        words, asked = _ordered(given)
         register()
         with _arguments(words), _raw_errors():
             hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(Job(outcomes))()
-    except (UserError, HydraException, OmegaConfBaseException, ValueError, OSError) as error:
+    except (UserError, HydraException, OmegaConfBaseException, YAMLError, ValueError, OSError) as error:
         if verbose:
             traceback.print_exc()
         print(f"error: {explain(error, asked)}", file=sys.stderr)
@@ -137,11 +143,15 @@ def _ordered(arguments: Sequence[str]) -> tuple[list[str], CommandLine]:
     """``arguments`` with all overrides side by side, which Hydra's parser needs, and what they say.
 
     Raises:
-        UserError: for a flag that does not exist.
+        UserError: for a flag that does not exist or lacks its value.
     """
     words = list(arguments)
     parser = get_args_parser()
-    known, rest = parser.parse_known_args(words)
+    parser.exit_on_error = False
+    try:
+        known, rest = parser.parse_known_args(words)
+    except argparse.ArgumentError as error:
+        raise UserError(str(error)) from error
     flags = sorted({f for action in parser._actions for f in action.option_strings})
     for word in rest:
         if word.startswith("-"):

@@ -6,6 +6,7 @@ parse, does the choice exist, does the option exist, does its value fit. Hydra's
 
 from __future__ import annotations
 
+import re
 import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,11 +20,16 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import MarkedYAMLError
 
 from harness.config import CONF, GROUPS, Config
 from harness.errors import UserError
 from harness.hint import nearest
 from harness.signature import describe
+
+# Where Hydra's and OmegaConf's messages turn to their own insides.
+_LOCATION = re.compile(r"\n\s*(?:full_key:|Config search path:|See https:)")
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,7 @@ class CommandLine:
     Attributes:
         overrides: ``option=value`` words.
         multirun: whether several values for one option are allowed.
-        config_dir: folder of further YAML files, searched first.
+        config_dir: folder of further YAML files, which cannot replace ours.
     """
 
     overrides: tuple[str, ...]
@@ -62,6 +68,9 @@ def explain(error: BaseException, asked: CommandLine) -> str:
             return str(link)
         if isinstance(link, OSError) and link.filename is not None:
             return f"results_dir: {link.filename} cannot be made ({link.strerror}), name another folder"
+        if isinstance(link, MarkedYAMLError) and link.problem_mark is not None:
+            at = link.problem_mark
+            return f"{at.name}:{at.line + 1}: expected YAML, {link.problem}"
     return next(_findings(asked), None) or _first_words(chain)
 
 
@@ -79,7 +88,11 @@ def _findings(asked: CommandLine) -> Iterator[str]:
         if override.is_sweep_override() and not asked.multirun:
             yield f"{text}: several values need -m to run one after another (or quote a list as '[value,value]')"
             return
-        assignments += _spread(override, text)
+        try:
+            assignments += _spread(override, text)
+        except ValueError as error:
+            yield f"{text}: {error}"
+            return
     own = [a for a in assignments if not a.override.is_hydra_override()]
     for a in own:
         if a.key in groups:
@@ -95,6 +108,24 @@ def _findings(asked: CommandLine) -> Iterator[str]:
     for a in own:
         if a.key not in groups and _compose(loader, [*first.values(), a.text]) is None:
             yield _misfit(a)
+    whole = _compose(loader, [*first.values(), *(a.text for a in own if a.key not in groups)])
+    if whole is not None:
+        yield from _dangling(whole)
+
+
+def _dangling(cfg: DictConfig) -> Iterator[str]:
+    """References ``${...}`` that lead nowhere."""
+    plain = OmegaConf.to_container(OmegaConf.masked_copy(cfg, [str(k) for k in cfg if k != "hydra"]))
+    leaves: list[tuple[str, object]] = [("", plain)]
+    while leaves:
+        key, value = leaves.pop()
+        if isinstance(value, dict):
+            leaves += [(f"{key}.{k}".lstrip("."), v) for k, v in value.items()]
+        elif isinstance(value, str) and "${" in value:
+            try:
+                OmegaConf.select(cfg, key)
+            except OmegaConfBaseException as error:
+                yield f"{key}={value}: {str(error).splitlines()[0]}"
 
 
 def _syntax(text: str, loader: ConfigLoaderImpl, groups: Sequence[str]) -> str:
@@ -128,9 +159,12 @@ def _unknown(a: Assignment, composed: DictConfig, groups: Sequence[str]) -> Iter
         if not isinstance(node, DictConfig):
             yield f"{a.text}: there is no option {here}, {above} is a single value"
             return
-        if name not in node:
+        if name not in node.keys():  # noqa: SIM118 (a missing value does not count as `in`)
             known = [str(k) for k in node if not str(k).startswith("_") and k != "hydra"]
-            yield f"{a.text}: there is no option {here}, {nearest(name, known if depth else {*known, *groups})}"
+            if depth and not known:
+                yield f"{a.text}: {above} has no options yet, add one as +{a.text}"
+            else:
+                yield f"{a.text}: there is no option {here}, {nearest(name, known if depth else {*known, *groups})}"
             return
         node = None if OmegaConf.is_missing(node, name) else node._get_node(name)
 
@@ -178,6 +212,10 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _first_words(chain: Sequence[BaseException]) -> str:
-    """The innermost message, without the lines that locate it inside OmegaConf."""
-    said = [" ".join(str(link).split("\n    full_key:")[0].split()) for link in chain]
-    return next((words for words in reversed(said) if words), type(chain[0]).__name__)
+    """The innermost message that says something, headed by the option it is about if OmegaConf knows."""
+    for link in reversed(chain):
+        said = _LOCATION.split(str(link))[0].split()
+        if said:
+            key = link.full_key if isinstance(link, OmegaConfBaseException) else None
+            return " ".join([f"{key}:"] * bool(key) + said)
+    return type(chain[0]).__name__

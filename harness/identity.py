@@ -1,8 +1,9 @@
 """Which run a configuration is: the same options and the same inputs give the same folder.
 
 The id is a hash of the resolved options together with the *contents* of the inputs they name, without anything
-that cannot change a row: tracking, folders, Hydra's own settings. Another schema of the rows starts all runs afresh. It does not see the code, an online model's
-latest revision or the device that ``auto`` picks; those are recorded in the run's provenance instead.
+that cannot change a row: tracking, folders, Hydra's own settings. Another schema of the rows starts all runs
+afresh. It does not see the code, an online model's latest revision or the device that ``auto`` picks; those are
+recorded in the run's provenance instead.
 """
 
 from __future__ import annotations

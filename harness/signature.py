@@ -60,11 +60,17 @@ class Signature:
         return self.open or name in self.hints
 
     def complaints(self, where: str, given: Mapping[str, Any]) -> Iterator[str]:
-        """One sentence for each argument of ``given`` that does not fit; ``where`` is the option they are under."""
+        """What of ``given`` does not fit, a sentence each; ``where`` is the option they are under."""
+        unknown = [name for name in given if not self.accepts(name)]
+        if len(unknown) > 3:
+            named = f"{', '.join(unknown[:3])} and {len(unknown) - 3} more"
+            yield f"{where}: {self.name} has no options {named}, valid here: {', '.join(self.hints)}"
+        else:
+            yield from (
+                f"{where}.{name}: {self.name} has no such option, {nearest(name, self.hints)}" for name in unknown
+            )
         for name, value in given.items():
-            if not self.accepts(name):
-                yield f"{where}.{name}: {self.name} has no such option, {nearest(name, self.hints)}"
-            elif name in self.hints and not fits(value, self.hints[name]):
+            if name in self.hints and not fits(value, self.hints[name]):
                 yield f"{where}.{name}={render(value)}: expected {describe(self.hints[name])}"
         for name in sorted(self.required - set(given)):
             yield f"{where}.{name}: {self.name} needs a value ({describe(self.hints[name])}), set {where}.{name}=..."

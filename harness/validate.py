@@ -110,6 +110,8 @@ def _complaints(where: str, node: Mapping[str, Any]) -> list[str]:
         return [f"{where}._target_={node['_target_']}: {error}"]
     given = {k: v for k, v in node.items() if k not in _RESERVED and (k != "name" or signature.accepts(k))}
     found = list(signature.complaints(where, given))
+    if where == "method" and sum(not signature.accepts(name) for name in given) > 3:
+        found[0] += " (method=custom brings no options of its own)"
     for key, value in given.items():
         if isinstance(value, dict) and "_target_" in value:
             found += _complaints(f"{where}.{key}", value)
