@@ -56,7 +56,7 @@ def run(cfg: DictConfig, folder: Path) -> int:
     draft = workload.write(parts.model.tokenizer(), frozenset())
     cases = draft.cases()
     check_context(draft, cases, facts.context, str(parts.task.name))
-    config_yaml = OmegaConf.to_yaml(OmegaConf.masked_copy(cfg, [k for k in cfg if k != "hydra"]), resolve=True)
+    config_yaml = OmegaConf.to_yaml(OmegaConf.masked_copy(cfg, [str(k) for k in cfg if k != "hydra"]), resolve=True)
     identity = identify(cfg, {"method": names.method, "task": names.task}).id
     with RunFolder.open(folder, config_yaml, identity=identity) as store:
         if store.complete:

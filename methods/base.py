@@ -262,11 +262,23 @@ class Executed(Protocol):
     """What an engine did for one hop. Row ranges are absolute: prompt rows first, then generated rows (the last
     generated token has none, it was never fed back)."""
 
-    prompt_tokens: int
-    output_ids: Sequence[int]
-    fresh_rows: Sequence[int]  # per layer, rows that ran attention and MLP during prefill
-    dense: bool  # every prompt row ran at every layer, or came from an exact prefix
-    logits: Tensor  # [V] fp32, of the first generated token
+    @property
+    def prompt_tokens(self) -> int: ...
+
+    @property
+    def output_ids(self) -> Sequence[int]: ...
+
+    @property
+    def fresh_rows(self) -> Sequence[int]:
+        """Per layer, rows that ran attention and MLP during prefill."""
+
+    @property
+    def dense(self) -> bool:
+        """Whether every prompt row ran at every layer, or came from an exact prefix."""
+
+    @property
+    def logits(self) -> Tensor:
+        """fp32 ``[V]``, of the first generated token."""
 
     def kv(self, start: int, stop: int) -> KV:
         """A copy of the rows ``[start, stop)`` as held in the cache (``KV.start`` set)."""

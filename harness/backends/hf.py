@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from harness.backends.hf_attention import install
 from harness.backends.hf_cache import RowCache, as_slice
 from harness.clock import Clock, Stopwatch
 from methods.base import KV, Dense, FreshRows, Plan, Probe, Reuse, RowView, Shape
@@ -94,7 +95,7 @@ class HF:
         self.model = model.eval()
         self.shape = shape
         self.clock = Clock(shape.device)
-        model.set_attn_implementation("sdpa")  # takes an explicit mask, and a causal flag where that is exact
+        install(model)
         inner = model.model
         self.decoder = getattr(inner, "language_model", inner)
         return self
@@ -235,7 +236,7 @@ class HF:
 
 
 class _Place:
-    """Where a set of rows stands: positions, rotary tables and mask, shared by all layers they run."""
+    """Where a set of rows stands: positions and rotary tables, shared by all layers they run."""
 
     def __init__(self, engine: HF, cache: RowCache, rows: Tensor, stop: int, hidden: Tensor) -> None:
         self.engine, self.cache, self.rows, self.stop = engine, cache, rows, stop
@@ -244,9 +245,8 @@ class _Place:
         self.where = as_slice(rows)
         leading = self.where == slice(0, stop)
         single = len(rows) == 1 and int(rows[0]) == stop - 1
-        self.mask: Tensor | None = None
-        if not (leading or single):  # else the kernel's own causal flag is exact, and faster
-            self.mask = (torch.arange(stop, device=rows.device)[None] <= rows[:, None])[None, None]
+        # Where the kernel's own causal flag is exact it is also faster; anywhere else it would be wrong.
+        self.q_pos = None if leading or single else rows
 
     def through(self, layer: int, hidden: Tensor) -> Tensor:
         """One stock decoder layer on ``[1, R, hidden]``."""
@@ -254,11 +254,12 @@ class _Place:
         forward: Callable[..., Tensor] = self.engine.decoder.layers[layer]
         return forward(
             hidden,
-            attention_mask=self.mask,
+            attention_mask=None,
             position_ids=self.position_ids,
             past_key_values=self.cache,
             use_cache=True,
             position_embeddings=self.rotary,
+            q_pos=self.q_pos,
         )
 
     def probe(self, layer: int, hidden: Tensor) -> Probe:
