@@ -1,0 +1,53 @@
+"""GSM8K: grade-school word problems, scored by exact equality of the last number (https://arxiv.org/abs/2110.14168)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from harness.errors import UserError
+from harness.tasks.base import Item, content_hash
+from harness.tasks.benchmark import Benchmark
+from harness.tasks.number import canonical, gold_number, last_number
+from harness.tasks.source import Hub, Record
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gsm8k(Benchmark):
+    """Rows have ``question`` and ``answer``, whose number follows ``####``. File order (KVCMAS arXiv 2609.34060).
+
+    The target is that number in canonical form; the worked answer is kept in ``Item.fields['solution']``.
+    """
+
+    hub: ClassVar[Hub] = Hub("openai/gsm8k", "main", (("train", 7_473), ("test", 1_319)))
+    sample: ClassVar[str] = "gsm8k_sample.jsonl"
+    columns: ClassVar[tuple[str, ...]] = ("question", "answer")
+
+    @property
+    def extractor(self) -> str:
+        return "last_number"
+
+    def item(self, index: int, record: Record) -> Item:
+        question, answer = record.text("question"), record.text("answer")
+        number = gold_number(answer)
+        if number is None:
+            raise UserError(f"{record.where}: column 'answer' must end in '#### <number>', found {answer[-40:]!r}")
+        return Item(
+            id=f"gsm8k-{index:04d}-{content_hash(question, answer)}",
+            question=question,
+            target=canonical(number),
+            fields={"solution": answer},
+        )
+
+    def question(self, item: Item) -> str:
+        return f"{self.lead_in}{item.question}"
+
+    def extract(self, raw: str, item: Item) -> str | None:
+        """The last number of ``raw`` in canonical form (:func:`harness.tasks.number.last_number`)."""
+        number = last_number(raw)
+        return None if number is None else canonical(number)
+
+    def score(self, prediction: str, item: Item) -> bool:
+        """Exact equality as rational numbers."""
+        number = last_number(prediction)
+        return number is not None and number == last_number(item.target)

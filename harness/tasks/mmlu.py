@@ -1,0 +1,110 @@
+"""MMLU: four options, scored by the letter as chosen (https://arxiv.org/abs/2009.03300)."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from harness.errors import UserError
+from harness.tasks.base import Item, content_hash
+from harness.tasks.benchmark import Benchmark
+from harness.tasks.letter import LETTERS, chosen_letter
+from harness.tasks.source import Hub, Record
+
+OPTIONS = 4
+ORDER_SEED = 888
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mmlu(Benchmark):
+    """Rows have ``question``, ``subject``, ``choices`` (four texts) and ``answer`` (0 to 3, or A to D).
+
+    The hub's validation split runs in one fixed permutation (numpy, seed 888; KVCMAS arXiv 2609.34060); every
+    other source runs in file order.
+
+    Attributes:
+        extractor: ``letter``, the letter as chosen (:func:`harness.tasks.letter.chosen_letter`); or ``substring``,
+            which counts an answer as right if the target's letter occurs in it anywhere, as the published scores
+            do (E1). It inflates long answers and is there to reproduce them.
+
+    Raises:
+        UserError: if a field cannot be used.
+    """
+
+    extractor: str = "letter"
+
+    hub: ClassVar[Hub] = Hub("cais/mmlu", "all", (("dev", 285), ("validation", 1_531), ("test", 14_042)))
+    sample: ClassVar[str] = "mmlu_sample.jsonl"
+    columns: ClassVar[tuple[str, ...]] = ("question", "subject", "choices", "answer")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.extractor not in ("letter", "substring"):
+            raise UserError(f"task.extractor must be letter or substring, got {self.extractor!r}")
+
+    def item(self, index: int, record: Record) -> Item:
+        question, subject = record.text("question"), record.text("subject")
+        choices = _choices(record)
+        target = _target(record)
+        return Item(
+            id=f"mmlu-{index:05d}-{content_hash(subject, question, *choices, target)}",
+            question=question,
+            target=target,
+            choices=choices,
+            fields={"subject": subject},
+        )
+
+    def order(self, items: list[Item]) -> list[Item]:
+        if self.split != "validation":
+            return items
+        return [items[index] for index in np.random.RandomState(ORDER_SEED).permutation(len(items))]
+
+    def question(self, item: Item) -> str:
+        options = "\n".join(f"{letter}) {choice}" for letter, choice in zip(LETTERS, item.choices, strict=False))
+        return f"{self.lead_in}{item.question}\n{options}"
+
+    def extract(self, raw: str, item: Item) -> str | None:
+        """The chosen letter, upper case; see ``extractor``."""
+        if self.extractor == "substring" and item.target in raw.rpartition("output is: ")[2]:
+            return item.target
+        return chosen_letter(raw, item.choices)
+
+    def score(self, prediction: str, item: Item) -> bool:
+        """Equality of letters."""
+        return prediction.strip().upper() == item.target
+
+
+def _choices(record: Record) -> tuple[str, ...]:
+    value = record.values["choices"]
+    if isinstance(value, str):  # a CSV cell
+        value = _list_of(value)
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise UserError(f"{record.where}: column 'choices' must hold a list of {OPTIONS} texts, found {value!r}")
+    choices = tuple("" if choice is None else str(choice) for choice in value)
+    if len(choices) != OPTIONS:
+        raise UserError(f"{record.where}: column 'choices' must hold {OPTIONS} texts, found {len(choices)}")
+    return choices
+
+
+def _list_of(cell: str) -> object:
+    for parse in (json.loads, ast.literal_eval):
+        try:
+            return parse(cell)
+        except (ValueError, SyntaxError):
+            continue
+    return cell
+
+
+def _target(record: Record) -> str:
+    text = record.text("answer").strip()
+    letters = LETTERS[:OPTIONS]
+    if text.upper() in letters:
+        return text.upper()
+    if text in ("0", "1", "2", "3"):
+        return letters[int(text)]
+    raise UserError(f"{record.where}: column 'answer' must be 0 to {OPTIONS - 1} or A to {letters[-1]}, found {text!r}")

@@ -1,0 +1,90 @@
+"""How answers to multiple-choice questions are worded: the phrases that choose, deny or join options.
+
+Patterns named for what stands before a letter end in ``$``; the others are matched at the character behind it.
+"""
+
+from __future__ import annotations
+
+import re
+
+_OPEN = r"[\s:=>\"'<\[({.,\\-]*$"  # between a phrase and its letter
+_BE = (
+    r"(?:is|are|was|be|being|remains|becomes|would be|will be|should be|must be|has to be|could be|seems to be|equals)"
+)
+_THING = r"(?:answer|choice|option|response|solution|selection|pick|decision|conclusion|verdict|guess|vote)"
+_NAME = r"(?:option|choice|letter|answer|alternative)"
+_FILLER = (
+    r"(?:[\s,:]*\b(?:either|both|therefore|thus|hence|so|clearly|definitely|certainly|most|likely|probably|actually|indeed|"
+    r"simply|then|still|now|in fact|of course|just|really|surely|obviously|again|the|an|correct|right|best|final|only|"
+    r"answer is|statement|number|it's|it is|not \(?[A-J]\)?,? (?:but|it's|it is)|" + _NAME + r"))*"
+)
+_CHOOSE = (
+    r"(?:choose|chose|pick|picked|select|selected|go with|going with|went with|vote for|decide on|settle on|settled on|"
+    r"opt for|answer|say|prefer|guess|think|believe|go for|stick with|stay with|choosing|picking|selecting)"
+)
+_STRONG = (
+    rf"\b{_THING}(?:\s+[\w'()-]+){{0,8}}?\s+{_BE}\b",
+    rf"\b{_THING}(?:\s+(?:to|for|of)(?:\s+\w+){{1,6}})?['\"]?\s*(?:[:=>]|-+(?=[ >])|\s>)",
+    rf"\b(?:correct|right|best|true|final|selected|chosen|proper|appropriate|accurate|likely)\s+(?:\w+\s+){{0,3}}?{_BE}\b",
+    r"\b(?:correct|final|selected|chosen|ans|result)\.?\s*[:=]",
+    r"\boutput is\b",
+    rf"\b(?:i|we|i'd|i'll|i'm|we'll|let's|would|will|to|and|so|then|must|should)\s+(?:\w+\s+)?{_CHOOSE}\b(?: that| it's| it is)?",
+    r"(?:^|[.\n:]\s*)(?:choose|pick|select|choosing|picking|selecting)\b",
+    r"\b(?:chang|correct|revis|switch|updat|amend)\w*\s+(?:(?:my|the|it|this|that)(?:\s+\w+){0,2}?\s+)?to\b",
+    r"(?:答案|选择|選擇|选|選|正解)\s*(?:是|为|為|は)?",
+    r"\b(?:respuesta|réponse|reponse|antwort|risposta|resposta|ответ|odpowiedź|cevap)(?:\s+\w+){0,3}?\s*"
+    r"(?::|\best\b|\bist\b|\bes\b|\bè\b|\bé\b|-)",
+    r"\\f?boxed",
+    r"#{2,}",
+    r"<answer>",
+)
+_WEAK = (
+    r"\b(?:therefore|thus|hence|so|accordingly|consequently|finally|in conclusion|it's|it is|it must be|that's|that is|"
+    r"this is|it should be|make that|i mean|i meant|or rather|rather|instead|actually|correction|wait|sorry|no|hmm|definitely|"
+    r"leaves|leaving|must be|should be|only)\b"
+)
+_AFTER = (
+    r"because|since|as|for|which|that|is|was|based|given|due|although|though|while|whereas|if|when|where|and|but|not|from|"
+    r"in|with|by|rather|instead|will|would|seems|looks|here|therefore|so|or|according|per|only|again|has|over|above"
+)
+_COPULA = r"(?:is|are|was|would be|seems|looks|must be|should be|can be|appears|remains|has been)"
+_JOIN = r"\s*(?:,\s*(?:and|or)?|/|&|\+|\band\b|\bor\b)\s*"
+
+STRONG = re.compile("(?:" + "|".join(_STRONG) + ")" + _FILLER + _OPEN, re.IGNORECASE)
+WEAK = re.compile(_WEAK + _FILLER + _OPEN, re.IGNORECASE)
+NAMED = re.compile(rf"\b{_NAME}\s+[\"'(\[{{]*$", re.IGNORECASE)
+DENIED_BEFORE = re.compile(
+    r"(?:\bnot|n't|\bnever|\bneither|\bnor|\bexcept|\bthan|\binstead of|\beliminat\w+|\brul\w+ out|\breject\w*|\bexclud\w+|"
+    rf"\bdiscard\w*|\bwithout)\s+(?:be\s+)?(?:the\s+)?(?:{_NAME}\s+)?[\"'(\[{{]*$",
+    re.IGNORECASE,
+)
+DENIED_AFTER = re.compile(
+    rf"[)\]}}\"'.:]*\s*(?:{_COPULA}\s+)?(?:clearly\s+|also\s+|definitely\s+)?(?:not\b(?!\s+[A-J(])|n't|never\b|incorrect|"
+    r"wrong\b|false\b|untrue|eliminated|excluded|ruled out|implausible|unlikely|impossible|irrelevant|inaccurate|isn't|"
+    r"wasn't|doesn't|cannot|can't|fails\b|contradicts)",
+    re.IGNORECASE,
+)
+PRAISE = re.compile(
+    rf"(?:[)\]}}\"'.:]+(?:[^.;\n]{{0,80}}?))?\s+{_COPULA}\s+(?:to be\s+)?(?:(?:clearly|indeed|therefore|definitely|still|thus)\s+)?"
+    r"(?:the\s+|my\s+)?(?:only\s+|most\s+|single\s+|best\s+)?(?:correct|right|true|best|answer|accurate|likely|appropriate|"
+    r"choice|final)\b",
+    re.IGNORECASE,
+)
+END = re.compile(rf"\s*$|\s*\n|\s*[.,;:!?)\]}}\"'>|/&=<\\]|\s+-|\s+\(|\s+(?:{_AFTER})\b", re.IGNORECASE)
+TEXT_END = re.compile(rf"\s*$|\s*\n|[.,;:!?)\]}}\"'](?!\w)|\s+\(|\s+(?:{_AFTER})\b", re.IGNORECASE)
+JOINED = re.compile(
+    rf"[)\]}}\"']*{_JOIN}(?:the\s+)?(?:{_NAME}\s+)?(?:(?P<letter>[A-J](?![\w'-])|(?<=[(\[])[a-j](?=[)\]])|[a-j](?=[)\]]?\s*[.!?]?\s*$)))",
+)
+CHANGE = re.compile(
+    r"\b(?:wait|actually|correct\w*|sorry|no|mistake\w*|wrong|instead|rather|change\w*|revis\w+|hmm|oops|scratch|final|so|"
+    r"therefore|thus|hence)\b",
+    re.IGNORECASE,
+)
+ARTICLE = re.compile(r"\b(?:the|an?)\s+$", re.IGNORECASE)
+ARTICLE_FIRST = re.compile(r"^\s*(?:the|an?)\s+", re.IGNORECASE)
+SPELLINGS = str.maketrans(
+    dict.fromkeys("“”„«»‘’‹›", "'")
+    | dict.fromkeys("–—−―", "-")
+    | dict.fromkeys("→⇒⟶➡", ">")
+    | dict.fromkeys("∴", " so ")
+)
