@@ -10,13 +10,17 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from kernels.operand import Matrix, floating, frequencies, matrices, placed, shaped, typed
-from kernels.rope import rotate
+from kernels.dispatch import Implementation, chosen
+from kernels.operand import Matrix, Paged, Scratch, floating, frequencies, matrices, pages, placed, shaped, typed
+from kernels.rope import angles, turn
+
+TILE = 2048  # rows of a tile: large enough for the matrix product, small enough that scratch stays near the cores
+GROUP = 8  # layers of a tile at most, when spans are short
 
 
 def correct(
-    keys: Tensor,
-    values: Tensor,
+    keys: Tensor | Paged,
+    values: Tensor | Paged,
     base_k: Tensor,
     base_v: Tensor,
     deltas_k: Sequence[Matrix],
@@ -32,7 +36,7 @@ def correct(
     """Write corrected keys and values of T consecutive rows into a cache.
 
     Args:
-        keys, values: destinations ``[L, H, T, D]``, one dtype; views of a preallocated cache are fine.
+        keys, values: destinations ``[L, H, T, D]`` (views of a preallocated cache are fine), or paged caches.
         base_k, base_v: de-rotated reference rows ``[L, H, T, D]``.
         deltas_k, deltas_v: A anchors over layers ``first_layer..``, see ``kernels.operand.Matrix``. An anchor with
             fewer than ``cover`` rows contributes to its own rows only.
@@ -45,34 +49,113 @@ def correct(
         ValueError: naming the argument that does not fit.
     """
     _check(keys, values, base_k, base_v, deltas_k, deltas_v, weights_k, weights_v, inv_freq, first_layer)
-    rows = keys.shape[2]
-    at = torch.arange(start, start + rows, device=keys.device)
-    for layer in range(keys.shape[0]):
-        k = base_k[layer].float()
-        v = base_v[layer].float()
-        if layer >= first_layer:
-            k = k + _blend(deltas_k, weights_k, layer - first_layer, k)
-            v = v + _blend(deltas_v, weights_v, layer - first_layer, v)
-        keys[layer] = rotate(k, at, inv_freq, scaling)
-        values[layer] = v
+    if chosen(base_k.device) is Implementation.TRITON:
+        from kernels.lowrank_triton import launch
+
+        launch(
+            keys,
+            values,
+            base_k,
+            base_v,
+            deltas_k,
+            deltas_v,
+            weights_k,
+            weights_v,
+            start,
+            inv_freq,
+            scaling,
+            first_layer,
+        )
+        return
+    at = torch.arange(start, start + base_k.shape[2], device=base_k.device)
+    _side(keys, base_k, deltas_k, weights_k, first_layer, angles(at, inv_freq, scaling))
+    _side(values, base_v, deltas_v, weights_v, first_layer, None)
 
 
-def _blend(deltas: Sequence[Matrix], weights: Tensor, layer: int, like: Tensor) -> Tensor:
-    """Weighted sum of one layer's deltas, ``[H, T, D]`` fp32."""
-    heads, rows, dim = like.shape
-    out = like.new_zeros(rows, heads * dim)
-    for weight, (left, right) in zip(weights, deltas, strict=True):
-        reach = min(left.shape[1], weight.shape[0])
-        delta = left[layer, :reach].float()
-        if right is not None:
-            delta = delta @ right[layer].float()
-        out[:reach] += weight[:reach, None] * delta
-    return out.view(rows, heads, dim).transpose(0, 1)
+def _side(
+    destination: Tensor | Paged,
+    base: Tensor,
+    deltas: Sequence[Matrix],
+    weights: Tensor,
+    first_layer: int,
+    angle: tuple[Tensor, Tensor] | None,
+) -> None:
+    """Keys (with cos and sin) or values.
+
+    Tiles of ``TILE`` rows, a few layers at once where rows are few, go through scratch buffers made once: weighted
+    left factors side by side along the rank, right factors below each other, their product. No delta exists whole.
+    """
+    layers, heads, rows, dim = base.shape
+    cover = weights.shape[1] if deltas else 0
+    corrected = layers - first_layer if cover else 0
+    thin = [(w, left, right) for w, (left, right) in zip(weights, deltas, strict=True) if right is not None]
+    raw = [(w, left) for w, (left, right) in zip(weights, deltas, strict=True) if right is None]
+    rank = sum(right.shape[1] for _, _, right in thin)
+    tile = min(TILE, max(rows, 1))
+    group = min(GROUP, max(1, TILE // tile), max(layers, 1))
+    scaled = Scratch(base, group * min(tile, cover) * rank)
+    stacked = Scratch(base, group * rank * heads * dim)
+    sums = Scratch(base, group * tile * heads * dim)
+    turned = Scratch(base, group * tile * heads * dim)
+
+    def finish(span: slice, begin: int, end: int, delta: Tensor | None) -> None:
+        """Add the base, rotate, and write one tile of the layers ``span``."""
+        source = base[span, :, begin:end]
+        dense = None if isinstance(destination, Paged) else destination[span, :, begin:end]
+        if angle is None and dense is not None:
+            if delta is None:
+                dense.copy_(source)
+            else:
+                torch.add(delta, source, out=dense)
+            return
+        shape = tuple(source.shape)
+        delta = sums.take(*shape).copy_(source) if delta is None else delta.add_(source)
+        if angle is not None:
+            direct = dense is not None and dense.dtype == torch.float32
+            target = dense if dense is not None and direct else turned.take(*shape)
+            turn(target, delta, angle[0][begin:end], angle[1][begin:end])
+            if direct:
+                return
+            delta = target
+        if isinstance(destination, Paged):
+            destination.store(span, begin, delta)
+        elif dense is not None:
+            dense.copy_(delta)
+
+    for below in range(0, layers - corrected, group):
+        span = slice(below, min(below + group, layers - corrected))
+        for begin in range(0, rows, tile):
+            finish(span, begin, min(begin + tile, rows), None)
+    for low in range(0, corrected, group):
+        high = min(low + group, corrected)
+        span = slice(first_layer + low, first_layer + high)
+        rights = stacked.take(high - low, rank, heads * dim)
+        torch.cat([right[low:high] for _, _, right in thin], 1, out=rights) if thin else None
+        for begin in range(0, cover, tile):
+            end = min(begin + tile, cover)
+            wide = scaled.take(high - low, end - begin, rank)
+            column = 0
+            for weight, left, right in thin:
+                live = max(0, min(left.shape[1], end) - begin)
+                part = wide[..., column : column + right.shape[1]]
+                column += right.shape[1]
+                torch.mul(left[low:high, begin : begin + live], weight[begin : begin + live, None], out=part[:, :live])
+                part[:, live:] = 0
+            delta = sums.take(high - low, end - begin, heads * dim)
+            torch.bmm(wide, rights, out=delta)
+            for weight, left in raw:
+                live = max(0, min(left.shape[1], end) - begin)
+                delta[:, :live].addcmul_(
+                    left[low:high, begin : begin + live].float(), weight[begin : begin + live, None]
+                )
+            finish(span, begin, end, delta.view(high - low, end - begin, heads, dim).transpose(1, 2))
+        for begin in range(cover, rows, tile):
+            finish(span, begin, min(begin + tile, rows), None)
 
 
 def _check(
-    keys: Tensor,
-    values: Tensor,
+    keys: Tensor | Paged,
+    values: Tensor | Paged,
     base_k: Tensor,
     base_v: Tensor,
     deltas_k: Sequence[Matrix],
@@ -82,15 +165,20 @@ def _check(
     inv_freq: Tensor,
     first_layer: int,
 ) -> None:
-    device = keys.device
-    floating("keys", keys, 4)
-    layers, heads, rows, dim = keys.shape
-    for name, tensor in (("values", values), ("base_k", base_k), ("base_v", base_v)):
-        floating(name, tensor, 4)
-        shaped(name, tensor, keys.shape)
-        placed(name, tensor, device)
-    typed("values", values, keys.dtype)
+    device = base_k.device
+    floating("base_k", base_k, 4)
+    layers, heads, rows, dim = base_k.shape
+    floating("base_v", base_v, 4)
+    shaped("base_v", base_v, base_k.shape)
     typed("base_v", base_v, base_k.dtype)
+    placed("base_v", base_v, device)
+    for name, target in (("keys", keys), ("values", values)):
+        if isinstance(target, Paged):
+            pages(name, target, base_k.shape, device)
+        else:
+            floating(name, target, 4)
+            shaped(name, target, base_k.shape)
+            placed(name, target, device)
     frequencies("inv_freq", inv_freq, dim, device)
     if not 0 <= first_layer <= layers:
         raise ValueError(f"first_layer must be in 0..{layers}, got {first_layer}")

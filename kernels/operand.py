@@ -6,7 +6,9 @@ copied or moved to make an operand fit.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,6 +17,39 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 # One stored matrix per layer: low-rank ``left [Lx, n, r]`` and ``right [Lx, r, C]``, or raw ``(x [Lx, n, C], None)``.
 Matrix = tuple[Tensor, Tensor | None]
+
+
+@dataclass(frozen=True, eq=False)
+class Paged:
+    """A paged cache as destination: row t lives in slot ``(first + t) % S`` of page ``table[(first + t) // S]``.
+
+    Attributes:
+        pages: ``[L, P, S, H, D]``.
+        table: int64 ``[M]``, pages of this sequence in order, ``first + T <= M * S``.
+        first: row of the sequence that row 0 of the span is.
+    """
+
+    pages: Tensor
+    table: Tensor
+    first: int = 0
+
+    def store(self, layers: slice, begin: int, rows: Tensor) -> None:
+        """Write ``rows [l, H, t, D]`` of some layers as rows ``begin, begin + 1, ...`` of the span."""
+        at = torch.arange(self.first + begin, self.first + begin + rows.shape[2], device=self.table.device)
+        size = self.pages.shape[2]
+        target = self.pages[layers]
+        target[:, self.table[at // size], at % size] = rows.transpose(1, 2).to(target.dtype)
+
+
+class Scratch:
+    """A flat fp32 buffer that tiles of different shapes reuse; every ``take`` gives up what was there before."""
+
+    def __init__(self, like: Tensor, size: int) -> None:
+        self._flat = torch.empty(size, dtype=torch.float32, device=like.device)
+
+    def take(self, *shape: int) -> Tensor:
+        """Contiguous, uninitialised."""
+        return self._flat[: math.prod(shape)].view(shape)
 
 
 def rows_of(matrix: Matrix) -> int:
@@ -69,3 +104,20 @@ def frequencies(name: str, inv_freq: Tensor, head_dim: int, device: torch.device
         raise ValueError(f"{name} must be [R / 2] with R <= {head_dim}, got shape {tuple(inv_freq.shape)}")
     typed(name, inv_freq, torch.float32)
     placed(name, inv_freq, device)
+
+
+def pages(name: str, paged: Paged, shape: Sequence[int], device: torch.device) -> None:
+    """``paged`` can take rows of ``shape`` [L, H, T, D]."""
+    layers, heads, rows, dim = shape
+    floating(f"{name}.pages", paged.pages, 5)
+    placed(f"{name}.pages", paged.pages, device)
+    found = paged.pages.shape
+    if (found[0], found[3], found[4]) != (layers, heads, dim):
+        raise ValueError(f"{name}.pages must be [{layers}, P, S, {heads}, {dim}], got {tuple(found)}")
+    if paged.table.dim() != 1 or paged.first < 0 or paged.first + rows > paged.table.shape[0] * found[2]:
+        raise ValueError(
+            f"{name}.table must list the pages of rows {paged.first}..{paged.first + rows - 1}"
+            f" at {found[2]} rows a page, got {tuple(paged.table.shape)}"
+        )
+    typed(f"{name}.table", paged.table, torch.int64)
+    placed(f"{name}.table", paged.table, device)
