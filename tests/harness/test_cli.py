@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -11,9 +12,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-from harness.cli import main
+from harness.cli import Job, Outcomes, main
 from harness.config import Choices
 from harness.errors import UserError
 
@@ -272,3 +273,18 @@ def test_show_configuration(runs: Runs, capsys: pytest.CaptureFixture[str]) -> N
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("kvcmas ")
+
+
+def test_job_in_another_process(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launcher may send the job elsewhere: it brings the resolver along, and its failure travels back."""
+    job = Job(Outcomes(False))
+    packed = pickle.dumps(job)
+    OmegaConf.clear_resolver("kvcmas.run")
+    assert pickle.loads(packed) == job
+    assert OmegaConf.has_resolver("kvcmas.run")
+
+    def elsewhere(verbose: bool) -> Outcomes:
+        return Outcomes(verbose, process=-1)
+
+    monkeypatch.setattr("harness.cli.Outcomes", elsewhere)
+    assert main(["method.rank=0"]) == 2
