@@ -17,11 +17,22 @@ Capacity = Literal["strict", "legacy"]
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """A key and a value matrix under one name that never changes its contents."""
+    """A key and a value matrix.
+
+    Attributes:
+        name: what they are of; seeds their factorisation.
+        born: requests the method had seen when it made them, so that a request that comes again makes a new pair.
+    """
 
     name: str
     k: Matrix
     v: Matrix
+    born: int = 0
+
+    @property
+    def key(self) -> str:
+        """Identity: never names other contents."""
+        return f"{self.born}/{self.name}"
 
     @property
     def nbytes(self) -> int:

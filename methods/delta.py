@@ -37,9 +37,14 @@ class DeltaSharing:
         self.grid = grid
         self.shape = shape
         self.seed = seed
+        self.forget()
+
+    def forget(self) -> None:
+        """Back to the first moment: empty pools, no open request."""
+        self.seen = 0
         self.pools: dict[str, AnchorPool] = {}
-        self.prefixes = RolePrefixes(shape.device)
-        self.templates = Templates(shape.device)
+        self.prefixes = RolePrefixes(self.shape.device)
+        self.templates = Templates(self.shape.device)
         self._requests: dict[str, Request] = {}
         self._last = Visit((), {})
 
@@ -81,6 +86,7 @@ class DeltaSharing:
         request = self._requests.pop(trajectory, None)
         if request is None:
             return
+        self.seen += 1
         for pool, names in request.touched:
             self.pools[pool].touch(names)
         for pool, anchor in request.staged:
@@ -91,7 +97,7 @@ class DeltaSharing:
 
     def state_bytes(self) -> StateBytes:
         """Exact bytes of all stored tensors; a reference that several edges share counts once."""
-        bases = {a.base.name: a.base for pool in self.pools.values() for a in pool}
+        bases = {a.base.key: a.base for pool in self.pools.values() for a in pool}
         deltas = [pair for pool in self.pools.values() for a in pool for pair in a.corrections()]
         exact = self.prefixes.nbytes + self.templates.nbytes
         return StateBytes(exact + sum(p.nbytes for p in bases.values()), sum(p.nbytes for p in deltas))
@@ -264,9 +270,8 @@ class DeltaSharing:
         return self._store(name, dk[1:], dv[1:], codec, codec)
 
     def _store(self, name: str, keys: Tensor, values: Tensor, codec_k: Codec, codec_v: Codec) -> Pair:
-        return Pair(
-            name, codec_k.encode(keys, self._seeded(name, "k")), codec_v.encode(values, self._seeded(name, "v"))
-        )
+        k, v = codec_k.encode(keys, self._seeded(name, "k")), codec_v.encode(values, self._seeded(name, "v"))
+        return Pair(name, k, v, self.seen)
 
     def _seeded(self, name: str, kind: str) -> int:
         """Seed of the sketch: a function of run seed, name and kind, never of the order of events."""

@@ -23,7 +23,7 @@ def dump(sharing: DeltaSharing) -> Snapshot:
         for anchor in pool:
             for pair in (anchor.base, *anchor.corrections()):
                 tensors = {f"k.{part}": tensor for part, tensor in pair.k.tensors().items()}
-                blobs[digest(pair.name)] = tensors | {f"v.{part}": t for part, t in pair.v.tensors().items()}
+                blobs[digest(pair.key)] = tensors | {f"v.{part}": t for part, t in pair.v.tensors().items()}
             pools[key].append(
                 {
                     "name": anchor.name,
@@ -35,18 +35,23 @@ def dump(sharing: DeltaSharing) -> Snapshot:
                 }
             )
     roles, templates = sharing.prefixes.dump(), sharing.templates.dump()
-    return Snapshot({"pools": pools} | roles.meta | templates.meta, blobs | {**roles.blobs, **templates.blobs})
+    return Snapshot(
+        {"requests": sharing.seen, "pools": pools} | roles.meta | templates.meta,
+        blobs | {**roles.blobs, **templates.blobs},
+    )
 
 
 def load(sharing: DeltaSharing, snapshot: Snapshot) -> None:
     """Continue from a dump: decisions and rows from here on are bit-identical."""
 
     def pair(fact: Mapping[str, Any]) -> Pair:
-        blob = {part: tensor.to(sharing.shape.device) for part, tensor in snapshot.blobs[digest(fact["name"])].items()}
+        found = snapshot.blobs[digest(f"{fact['born']}/{fact['name']}")]
+        blob = {part: tensor.to(sharing.shape.device) for part, tensor in found.items()}
         lost_k, lost_v = fact["lost"]
-        return Pair(fact["name"], matrix(_part(blob, "k."), lost_k), matrix(_part(blob, "v."), lost_v))
+        return Pair(fact["name"], matrix(_part(blob, "k."), lost_k), matrix(_part(blob, "v."), lost_v), fact["born"])
 
-    sharing.pools = {}
+    sharing.forget()
+    sharing.seen = snapshot.meta["requests"]
     for key, entries in snapshot.meta["pools"].items():
         pool = sharing.pools[key] = sharing.empty_pool()
         for entry in entries:
@@ -63,7 +68,7 @@ def load(sharing: DeltaSharing, snapshot: Snapshot) -> None:
 
 
 def _fact(pair: Pair) -> dict[str, Any]:
-    return {"name": pair.name, "lost": [pair.k.residual, pair.v.residual]}
+    return {"name": pair.name, "born": pair.born, "lost": [pair.k.residual, pair.v.residual]}
 
 
 def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
