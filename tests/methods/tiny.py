@@ -218,3 +218,19 @@ def trajectory(
     if finish:
         method.end(name)  # type: ignore[attr-defined]
     return calls
+
+
+def questions(count: int, length: int = 20, seed: int = 5) -> list[list[int]]:
+    """Distinct random questions."""
+    draw = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 80, (count, length), generator=draw).tolist()
+
+
+def relative(x: Tensor, y: Tensor) -> float:
+    """Relative root mean square error of x against y; NaN on either side shows as NaN."""
+    x, y = x.double(), y.double()
+    return float((x - y).norm() / y.norm().clamp_min(1e-30))
+
+
+def rope(dim: int, scaling: float = 1.0) -> Rope:
+    return Tiny(layers=1, dim=dim, scaling=scaling).shape().rope
