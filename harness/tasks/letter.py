@@ -12,19 +12,36 @@ from harness.tasks import wording
 LETTERS = tuple("ABCDEFGHIJ")
 
 _LETTER = re.compile(r"(?<![A-Za-z0-9_])(?<![A-Za-z0-9]['.-])[A-Ja-j](?![A-Za-z0-9_+#]|['-][A-Za-z]|\.[A-Za-z]\b)")
+_ANSWER = re.compile(r"^[ \t]*A[ \t]*:[ \t]*", re.MULTILINE)
+_DELIMITER = r"[)\]}.:,'\"-]+\s*|\s+"
 _REACH = 160  # characters before a letter in which the phrase that introduces it may stand
 
 
 @dataclass(frozen=True)
-class _Claim:
-    """A statement that these letters are chosen; more than one letter is no choice.
+class _Mention:
+    """A letter that stands by itself in the text.
 
-    ``bare``: a letter (or a whole option) that stands alone on its line, without a phrase that introduces it.
+    ``before`` and ``after`` are what stands around it, without the text of its own option; ``joined`` holds it and the
+    letters that it is enumerated with ("A, B and C"); ``marked`` says that brackets or quotes set it off.
     """
+
+    letter: str
+    capital: bool
+    start: int
+    end: int
+    before: str
+    after: str
+    joined: frozenset[str]
+    marked: bool
+    denied: bool
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """A statement at ``start`` that these letters are chosen; more than one letter is no choice."""
 
     start: int
     letters: frozenset[str]
-    bare: bool = False
 
 
 def chosen_letter(text: str, choices: Sequence[str]) -> str | None:
@@ -32,28 +49,38 @@ def chosen_letter(text: str, choices: Sequence[str]) -> str | None:
 
     1. A verbatim repetition of all options in order chooses nothing and is left out.
     2. Explicit choices: a letter after a phrase such as "the answer is", "answer:", "I choose", "so", "no, wait,", in
-       a LaTeX box, before "is correct", or alone on its line. The last one counts, so that a corrected answer is read
-       as corrected. A denied letter ("not B", "A is wrong") is no choice, and "A or B" is none either. The full text
-       of exactly one option after such a phrase counts as that option.
-    3. Otherwise letters marked as options: ``(B)``, ``option B``, ``B)`` or ``B.`` at a line start. If all of them are
+       a LaTeX box, or alone on its line. The last one counts, so that a corrected answer is read as corrected. A
+       denied letter ("not B", "A is wrong") is no choice, and "A or B" is none either. The full text of exactly one
+       option after such a phrase counts as that option.
+    3. A letter that is called correct, if nothing was chosen before or what was chosen is taken back ("no, wait").
+    4. Otherwise letters marked as options: ``(B)``, ``option B``, ``B)`` or ``B.`` at a line start. If all of them are
        the same letter, that one; different letters without a phrase that chooses are no choice.
-    4. Otherwise an answer, or a line of it, that equals the text of exactly one option counts as that option.
+    5. Otherwise an answer, or a line of it, that equals the text of exactly one option counts as that option.
 
     A letter inside a word, or an article ("A dog ...", "the answer is a mammal"), is never a choice.
     """
     letters = LETTERS[: len(choices)] if choices else LETTERS[:4]
-    options = [_plain(choice).strip().rstrip(".") for choice in choices]
+    options = [_trimmed(_plain(choice)) for choice in choices]
     text = _without_echo(_plain(text), options)
-    if short := re.fullmatch(r"\s*A\s*:\s*(\(?[A-J]\)?\.?)\s*", text):  # "A:" as the short form of "Answer:"
-        text = short[1]
+    text = _ANSWER.sub(lambda match: _answer(match, options), text)
     spelled = list(_spelled(text, options))
-    inside = [range(match.start() + 1, match.end()) for match, _ in spelled]
-    found = [m for m in _LETTER.finditer(text) if m[0].upper() in letters and not any(m.start() in r for r in inside)]
-    phrased = [*_phrased(text, found), *_introduced(text, spelled)]
-    bare = list(_bare(text, found, options))
-    if phrased or bare:
-        return _decide(text, phrased, bare)
-    if marked := frozenset(_marked(text, found)):
+    inside = [range(*match.span()) for match, _ in spelled]
+    found = [
+        _mention(text, match, options)
+        for match in _LETTER.finditer(text)
+        if match[0].upper() in letters and not any(match.start() in span for span in inside)
+    ]
+    kept = [mention for mention in found if not mention.denied]
+    claims = [*_phrased(kept), *_introduced(text, spelled), *_agreed(text, list(_bare(text, kept, options)))]
+    claims.sort(key=lambda claim: claim.start)
+    judged = _agreed(text, list(_praised(kept)))
+    if judged and (
+        not claims or wording.RETRACT.search(text, claims[-1].start, max(claims[-1].start, judged[-1].start))
+    ):
+        claims = judged
+    if claims:
+        return _only(claims[-1].letters)
+    if marked := frozenset(letter for mention in kept if _is_option(mention) for letter in mention.joined):
         return _only(marked)
     return _only(frozenset(letter for line in text.splitlines() for letter in _equal(line, options)))
 
@@ -62,37 +89,29 @@ def _only(letters: frozenset[str]) -> str | None:
     return next(iter(letters)) if len(letters) == 1 else None
 
 
-def _decide(text: str, phrased: list[_Claim], bare: list[_Claim]) -> str | None:
-    """The last claim; bare claims that contradict each other count only if the last one is announced as a change."""
-    if len({claim.letters for claim in bare}) > 1:
-        bare.sort(key=lambda claim: claim.start)
-        between = text[bare[-2].start : bare[-1].start]
-        bare = [bare[-1]] if wording.CHANGE.search(between) else []
-    claims = [*phrased, *bare]
-    return _only(max(claims, key=lambda claim: claim.start).letters) if claims else None
+def _agreed(text: str, claims: list[_Claim]) -> list[_Claim]:
+    """Claims that all say the same; of contradicting ones the last, if it takes back the one before, else none."""
+    if len({claim.letters for claim in claims}) < 2:
+        return claims
+    return claims[-1:] if wording.RETRACT.search(text, claims[-2].start, claims[-1].start) else []
 
 
-def _phrased(text: str, found: list[re.Match[str]]) -> Iterator[_Claim]:
-    """Letters with a phrase in front of them that chooses, or behind them that calls them right."""
-    for match in found:
-        before, after = text[max(0, match.start() - _REACH) : match.start()], text[match.end() : match.end() + _REACH]
-        if _denied(before, after):
-            continue
-        marked = _is_marked(before, after)
-        ends = wording.END.match(after) is not None
-        capital = match[0].isupper()
-        strong = wording.STRONG.search(before) is not None and (ends or marked)
-        weak = wording.WEAK.search(before) is not None and (ends or marked) and (capital or marked)
-        praised = wording.PRAISE.match(after) is not None and (
-            capital or marked or wording.NAMED.search(before) is not None
-        )
-        if strong or weak or praised:
-            joined = {match[0].upper()}
-            at = match.end()
-            while more := wording.JOINED.match(text, at):
-                joined.add(more["letter"].upper())
-                at = more.end()
-            yield _Claim(match.start(), frozenset(joined))
+def _phrased(mentions: list[_Mention]) -> Iterator[_Claim]:
+    """Letters with a phrase in front of them that chooses."""
+    for mention in mentions:
+        if mention.marked or wording.END.match(mention.after):
+            clear = mention.capital or mention.marked
+            if wording.STRONG.search(mention.before) or (clear and wording.WEAK.search(mention.before)):
+                yield _Claim(mention.start, mention.joined)
+
+
+def _praised(mentions: list[_Mention]) -> Iterator[_Claim]:
+    """Letters that are called correct."""
+    for mention in mentions:
+        clear = mention.capital or mention.marked or wording.NAMED.search(mention.before)
+        if clear and wording.PRAISE.match(mention.after):
+            earlier = wording.JOINED_BEFORE.search(mention.before)
+            yield _Claim(mention.start, mention.joined | ({earlier[1].upper()} if earlier else set()))
 
 
 def _introduced(text: str, spelled: list[tuple[re.Match[str], str]]) -> Iterator[_Claim]:
@@ -101,57 +120,85 @@ def _introduced(text: str, spelled: list[tuple[re.Match[str], str]]) -> Iterator
         here = [(match, letter) for match, letter in spelled if match.start() == start]
         longest = max(match.end() for match, _ in here)
         before, after = text[max(0, start - _REACH) : start], text[longest : longest + _REACH]
-        ends = wording.TEXT_END.match(after)
-        if ends and wording.STRONG.search(wording.ARTICLE.sub("", before)) and not _denied(before, after):
+        ends = wording.TEXT_END.match(after) and not wording.DENIED_AFTER.match(after)
+        if ends and wording.STRONG.search(wording.ARTICLE.sub("", before)):
             yield _Claim(start, frozenset(letter for match, letter in here if match.end() == longest))
 
 
-def _bare(text: str, found: list[re.Match[str]], options: list[str]) -> Iterator[_Claim]:
+def _bare(text: str, mentions: list[_Mention], options: list[str]) -> Iterator[_Claim]:
     """Letters alone on their line, or followed by nothing but the text of their own option."""
-    for match in found:
-        begin = text.rfind("\n", 0, match.start()) + 1
-        end = text.find("\n", match.end())
-        before, after = text[begin : match.start()], text[match.end() : len(text) if end < 0 else end]
-        letter = match[0].upper()
-        if not re.fullmatch(r"[\s>\"'(\[{<=-]*", before):
-            continue
-        own = options[LETTERS.index(letter)] if options else ""
-        alone = re.fullmatch(r"[\s\"')\]}>.,:;!?]*", after) is not None
-        delimited = re.match(r"\s*[)\]}.:,-]+\s*", after)
-        if alone or (delimited and own and _same(after[delimited.end() :], own)):
-            yield _Claim(match.start(), frozenset({letter}), bare=True)
+    for mention in mentions:
+        begin = text.rfind("\n", 0, mention.start) + 1
+        end = text.find("\n", mention.end)
+        after = text[mention.end : len(text) if end < 0 else end]
+        if re.fullmatch(r"[\s>#\"'(\[{<=-]*", text[begin : mention.start]):
+            own = options[LETTERS.index(mention.letter)] if options else ""
+            alone = re.fullmatch(r"[\s\"')\]}>.,:;!?]*", after) is not None
+            delimited = re.match(r"\s*[)\]}.:,-]+\s*", after)
+            if alone or (delimited and _same(after[delimited.end() :], own)):
+                yield _Claim(mention.start, frozenset({mention.letter}))
 
 
-def _marked(text: str, found: list[re.Match[str]]) -> Iterator[str]:
-    """Letters that are written as options and not denied."""
-    for match in found:
-        before, after = text[max(0, match.start() - _REACH) : match.start()], text[match.end() : match.end() + _REACH]
-        first = re.search(r"(?:^|\n)[\s>\"'-]*$", before) is not None
-        opens = first and re.match(r"\s*[).:]\s|\s*[).:]$|\s+-\s", after) is not None
-        opens = opens or (first and match[0].isupper() and re.match(r",|\s+(?:because|since|as)\b", after) is not None)
-        closes = re.search(r"[.!?:;]\s+$", before) is not None and re.fullmatch(r"[.)!]?\s*", after) is not None
-        named = wording.NAMED.search(before) is not None and (
-            match[0].isupper() or wording.END.match(after) is not None
-        )
-        if (opens or closes or named or _is_marked(before, after)) and not _denied(before, after):
-            yield match[0].upper()
+def _is_option(mention: _Mention) -> bool:
+    """Whether the letter is written as an option is: in brackets, named, or opening a line or closing the text."""
+    before, after = mention.before, mention.after
+    if mention.marked:
+        return True
+    if re.search(r"(?:^|\n)[\s>\"'-]*$", before):
+        if re.match(r"\s*[).:]\s|\s*[).:]$|\s+-\s", after):
+            return True
+        if mention.capital and re.match(r",|\s+(?:because|since|as)\b", after):
+            return True
+    if re.search(r"[.!?:;]\s+$", before) and re.fullmatch(r"[.)!]?\s*", after):
+        return True
+    return wording.NAMED.search(before) is not None and (mention.capital or wording.END.match(after) is not None)
 
 
-def _is_marked(before: str, after: str) -> bool:
-    """Whether brackets or quotes enclose the letter, or a bracket closes behind it."""
+def _mention(text: str, match: re.Match[str], options: list[str]) -> _Mention:
+    letter, joined, at = match[0].upper(), {match[0].upper()}, match.end()
+    while len(joined) < len(LETTERS) and (more := wording.JOINED.match(text, at, at + _REACH)):
+        if more["letter"].upper() in joined:
+            break
+        joined.add(more["letter"].upper())
+        at = more.end()
+    own = options[LETTERS.index(letter)] if options else ""
+    before = text[max(0, match.start() - _REACH) : match.start()]
+    after = text[match.end() : match.end() + 2 * len(own) + 2 * _REACH]
+    if own and (spelled := re.compile(rf"({_DELIMITER}){_loose(own)}(?!\w)", re.IGNORECASE).match(after)):
+        after = spelled[1].rstrip() + after[spelled.end() :]
+    after = after[:_REACH]
     enclosed = re.search(r"[(\[{<'\"]\s*$", before) and re.match(r"\s*[)\]}>'\"]", after)
-    return enclosed is not None or re.match(r"\)(?!\w)", after) is not None
+    return _Mention(
+        letter=letter,
+        capital=match[0].isupper(),
+        start=match.start(),
+        end=match.end(),
+        before=before,
+        after=after,
+        joined=frozenset(joined),
+        marked=enclosed is not None or re.match(r"\)(?!\w)", after) is not None,
+        denied=wording.DENIED_BEFORE.search(before) is not None
+        or wording.DENIED_AFTER.match(after if len(joined) == 1 else text[at : at + _REACH]) is not None,
+    )
 
 
-def _denied(before: str, after: str) -> bool:
-    return wording.DENIED_BEFORE.search(before) is not None or wording.DENIED_AFTER.match(after) is not None
+def _answer(match: re.Match[str], options: list[str]) -> str:
+    """``A:`` in front of another option's letter or text is short for ``Answer:``."""
+    rest = match.string[match.end() :]
+    texts = [re.compile(rf"{_loose(option)}(?!\w)", re.IGNORECASE).match(rest) for option in options if option]
+    if options and options[0] and texts[0]:
+        return match[0]
+    if any(texts) or re.match(r"\(?[A-J](?![\w'-])(?!\s+\w)", rest):
+        return "Answer: "
+    return match[0]
 
 
 def _spelled(text: str, options: list[str]) -> Iterator[tuple[re.Match[str], str]]:
-    """Occurrences of full option texts, except texts that are a single letter."""
+    """Occurrences of full option texts, except texts that could be the letter of an option."""
     for letter, option in zip(LETTERS, options, strict=False):
-        if option and not re.fullmatch(r"[A-Ja-j]", option):
-            for match in re.finditer(rf"(?<!\w){_loose(option)}(?!\w)", text, re.IGNORECASE):
+        if option and option.upper() not in LETTERS[: len(options)]:
+            word = r"(?<![\w.-])" if option[0].isdigit() else r"(?<!\w)"
+            for match in re.finditer(rf"{word}{_loose(option)}(?!\w)", text, re.IGNORECASE):
                 yield match, letter
 
 
@@ -163,8 +210,11 @@ def _equal(line: str, options: list[str]) -> Iterator[str]:
 
 def _same(text: str, option: str) -> bool:
     """Equality up to case, spacing, surrounding quotes and final punctuation."""
-    trimmed = text.strip().strip("\"'").rstrip(".!,; ")
-    return bool(option) and " ".join(trimmed.casefold().split()) == " ".join(option.casefold().split())
+    return bool(option) and _trimmed(text).casefold() == option.casefold()
+
+
+def _trimmed(text: str) -> str:
+    return " ".join(text.split()).lstrip("\"' ").rstrip("\"'.!?,; ")
 
 
 def _loose(option: str) -> str:

@@ -16,6 +16,7 @@ _NAME = r"(?:option|choice|letter|answer|alternative)"
 _FILLER = (
     r"(?:[\s,:]*\b(?:either|both|therefore|thus|hence|so|clearly|definitely|certainly|most|likely|probably|actually|indeed|"
     r"simply|then|still|now|in fact|of course|just|really|surely|obviously|again|the|an|correct|right|best|final|only|"
+    r"first|second|third|fourth|last|"
     r"answer is|statement|number|it's|it is|not \(?[A-J]\)?,? (?:but|it's|it is)|" + _NAME + r"))*"
 )
 _CHOOSE = (
@@ -28,7 +29,8 @@ _STRONG = (
     rf"\b(?:correct|right|best|true|final|selected|chosen|proper|appropriate|accurate|likely)\s+(?:\w+\s+){{0,3}}?{_BE}\b",
     r"\b(?:correct|final|selected|chosen|ans|result)\.?\s*[:=]",
     r"\boutput is\b",
-    rf"\b(?:i|we|i'd|i'll|i'm|we'll|let's|would|will|to|and|so|then|must|should)\s+(?:\w+\s+)?{_CHOOSE}\b(?: that| it's| it is)?",
+    rf"\b(?:i|we|i'd|i'll|i'm|we'll|let's|would|will|to|and|so|then|must|should)\s+(?:\w+\s+)?{_CHOOSE}\b"
+    r"(?: that| it's| it is)?",
     r"(?:^|[.\n:]\s*)(?:choose|pick|select|choosing|picking|selecting)\b",
     r"\b(?:chang|correct|revis|switch|updat|amend)\w*\s+(?:(?:my|the|it|this|that)(?:\s+\w+){0,2}?\s+)?to\b",
     r"(?:答案|选择|選擇|选|選|正解)\s*(?:是|为|為|は)?",
@@ -40,8 +42,8 @@ _STRONG = (
 )
 _WEAK = (
     r"\b(?:therefore|thus|hence|so|accordingly|consequently|finally|in conclusion|it's|it is|it must be|that's|that is|"
-    r"this is|it should be|make that|i mean|i meant|or rather|rather|instead|actually|correction|wait|sorry|no|hmm|definitely|"
-    r"leaves|leaving|must be|should be|only)\b"
+    r"this is|it should be|make that|i mean|i meant|or rather|rather|instead|actually|correction|wait|sorry|no|hmm|"
+    r"definitely|leaves|leaving|must be|should be|only)\b"
 )
 _AFTER = (
     r"because|since|as|for|which|that|is|was|based|given|due|although|though|while|whereas|if|when|where|and|but|not|from|"
@@ -54,30 +56,32 @@ STRONG = re.compile("(?:" + "|".join(_STRONG) + ")" + _FILLER + _OPEN, re.IGNORE
 WEAK = re.compile(_WEAK + _FILLER + _OPEN, re.IGNORECASE)
 NAMED = re.compile(rf"\b{_NAME}\s+[\"'(\[{{]*$", re.IGNORECASE)
 DENIED_BEFORE = re.compile(
-    r"(?:\bnot|n't|\bnever|\bneither|\bnor|\bexcept|\bthan|\binstead of|\beliminat\w+|\brul\w+ out|\breject\w*|\bexclud\w+|"
-    rf"\bdiscard\w*|\bwithout)\s+(?:be\s+)?(?:the\s+)?(?:{_NAME}\s+)?[\"'(\[{{]*$",
+    r"(?:\bnot|n't|\bnever|\bneither|\bnor|\bexcept|\bthan|\binstead of|\beliminat\w+|\brul\w+ out|\breject\w*|"
+    rf"\bexclud\w+|\bdiscard\w*|\bwithout)\s+(?:be\s+)?(?:the\s+)?(?:{_NAME}\s+)?"
+    rf"(?:[\"'(\[{{]*[A-J][)\]]?\s*(?:,|\bor\b|\band\b|\bnor\b)\s*(?:{_NAME}\s+)?)*[\"'(\[{{]*$",
     re.IGNORECASE,
 )
 DENIED_AFTER = re.compile(
-    rf"[)\]}}\"'.:]*\s*(?:{_COPULA}\s+)?(?:clearly\s+|also\s+|definitely\s+)?(?:not\b(?!\s+[A-J(])|n't|never\b|incorrect|"
+    rf"[)\]}}\"'.:]*\s*(?:{_COPULA}\s+)?(?:clearly\s+|also\s+|definitely\s+)?(?:not\b(?!\s+\(?[A-J]\b)|n't|never\b|incorrect|"
     r"wrong\b|false\b|untrue|eliminated|excluded|ruled out|implausible|unlikely|impossible|irrelevant|inaccurate|isn't|"
     r"wasn't|doesn't|cannot|can't|fails\b|contradicts)",
     re.IGNORECASE,
 )
 PRAISE = re.compile(
-    rf"(?:[)\]}}\"'.:]+(?:[^.;\n]{{0,80}}?))?\s+{_COPULA}\s+(?:to be\s+)?(?:(?:clearly|indeed|therefore|definitely|still|thus)\s+)?"
-    r"(?:the\s+|my\s+)?(?:only\s+|most\s+|single\s+|best\s+)?(?:correct|right|true|best|answer|accurate|likely|appropriate|"
+    rf"(?:[)\]}}\"'.:]+(?:[^.;\n]{{0,80}}?))?\s+{_COPULA}\s+(?:to be\s+)?"
+    r"(?:(?:clearly|indeed|therefore|definitely|still|thus)\s+)?(?:the\s+|my\s+)?(?:only\s+|most\s+|single\s+|best\s+)?(?:correct|right|true|best|answer|accurate|likely|appropriate|"
     r"choice|final)\b",
     re.IGNORECASE,
 )
 END = re.compile(rf"\s*$|\s*\n|\s*[.,;:!?)\]}}\"'>|/&=<\\]|\s+-|\s+\(|\s+(?:{_AFTER})\b", re.IGNORECASE)
-TEXT_END = re.compile(rf"\s*$|\s*\n|[.,;:!?)\]}}\"'](?!\w)|\s+\(|\s+(?:{_AFTER})\b", re.IGNORECASE)
+TEXT_END = re.compile(rf"\s*$|\s*\n|\s*[.,;:!?)\]}}\"'](?!\w)|\s+\(|\s+(?:{_AFTER})\b", re.IGNORECASE)
 JOINED = re.compile(
-    rf"[)\]}}\"']*{_JOIN}(?:the\s+)?(?:{_NAME}\s+)?(?:(?P<letter>[A-J](?![\w'-])|(?<=[(\[])[a-j](?=[)\]])|[a-j](?=[)\]]?\s*[.!?]?\s*$)))",
+    rf"[)\]}}\"']*{_JOIN}(?:the\s+)?(?:{_NAME}\s+)?(?:(?P<letter>[A-J](?![\w'-]|\s+(?:is|was|would|has|seems|cannot|can)\b)|(?<=[(\[])[a-j](?=[)\]])|[a-j](?=[)\]]?\s*[.!?]?\s*$)))",
 )
-CHANGE = re.compile(
-    r"\b(?:wait|actually|correct\w*|sorry|no|mistake\w*|wrong|instead|rather|change\w*|revis\w+|hmm|oops|scratch|final|so|"
-    r"therefore|thus|hence)\b",
+JOINED_BEFORE = re.compile(rf"(?<![\w'])([A-J])[)\]]?{_JOIN}(?:{_NAME}\s+)?[(\[]?$")
+RETRACT = re.compile(
+    r"\b(?:wait|actually|correction|corrected|sorry|mistake\w*|wrong|instead|rather|change\w*|revis\w+|hmm|oops|scratch|"
+    r"on reflection|on second thoughts?|no(?=[,.;:!]))\b",
     re.IGNORECASE,
 )
 ARTICLE = re.compile(r"\b(?:the|an?)\s+$", re.IGNORECASE)
@@ -86,5 +90,5 @@ SPELLINGS = str.maketrans(
     dict.fromkeys("“”„«»‘’‹›", "'")
     | dict.fromkeys("–—−―", "-")
     | dict.fromkeys("→⇒⟶➡", ">")
-    | dict.fromkeys("∴", " so ")
+    | {"∴": " so ", "。": ".", "、": ","}
 )

@@ -1,0 +1,385 @@
+"""Letters are read as chosen: a table of wordings, and properties over all letters and wordings."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.tasks.letter import chosen_letter
+
+CITIES = ("London", "Paris", "Rome", "Berlin")
+ECHO = "A) London\nB) Paris\nC) Rome\nD) Berlin"
+
+CHOSEN = [
+    # a letter alone
+    ("B", "B"),
+    ("b", "B"),
+    (" b ", "B"),
+    ("a", "A"),
+    ("d.", "D"),
+    ("B.", "B"),
+    ("B!", "B"),
+    ("(B)", "B"),
+    ("(b)", "B"),
+    ("[B]", "B"),
+    ("{B}", "B"),
+    ("<B>", "B"),
+    ("'B'", "B"),
+    ('"B"', "B"),
+    ("“B”", "B"),
+    ("B)", "B"),
+    ("b)", "B"),
+    ("B:", "B"),
+    ("(B).", "B"),
+    ("**B**", "B"),
+    ("*B*", "B"),
+    ("__B__", "B"),
+    ("_B_", "B"),
+    ("***B***", "B"),
+    ("`B`", "B"),
+    ("```\nB\n```", "B"),
+    ("```text\nB\n```", "B"),
+    ("$B$", "B"),
+    ("\\(B\\)", "B"),
+    ("**(B)**", "B"),
+    ("<b>B</b>", "B"),
+    ("# B", "B"),
+    ("> B", "B"),
+    ("- B", "B"),
+    ("B", "B"),
+    ("Ⓑ", "B"),
+    ("\n\nB\n", "B"),
+    # a letter with the text of its option or a reason
+    ("B) Paris", "B"),
+    ("B. Paris", "B"),
+    ("B: Paris", "B"),
+    ("B - Paris", "B"),
+    ("(B) Paris", "B"),
+    ("**B) Paris**", "B"),
+    ("**B.** Paris", "B"),
+    ("b) paris", "B"),
+    ("B, because it lies on the Seine.", "B"),
+    ("B because it lies on the Seine.", "B"),
+    ("A because it lies on the Thames.", "A"),
+    ("B. It lies on the Seine.", "B"),
+    ("A. It lies on the Thames.", "A"),
+    ("(A) It lies on the Thames.", "A"),
+    ("B\nIt lies on the Seine, a river.", "B"),
+    ("B\n\nOption A is wrong since it is in England, option C since it is in Italy.", "B"),
+    ("B) Paris\n\nA) is in England, C) is in Italy, D) is in Germany.", "B"),
+    ("It lies on the Seine.\nB", "B"),
+    ("It lies on the Seine. B", "B"),
+    ("It lies on the Seine. B.", "B"),
+    ("It lies on the Seine (B).", "B"),
+    # phrases
+    ("The answer is B", "B"),
+    ("The answer is B.", "B"),
+    ("the answer is (B).", "B"),
+    ("The answer is: B", "B"),
+    ("The answer is **B**.", "B"),
+    ("The answer is $\\boxed{B}$.", "B"),
+    ("The answer is b", "B"),
+    ("the answer is a", "A"),
+    ("the answer is a.", "A"),
+    ("the answer is (a)", "A"),
+    ("The answer is A because it is on the Thames.", "A"),
+    ("The answer is B) Paris.", "B"),
+    ("The answer is B, Paris.", "B"),
+    ("The answer is B Paris", "B"),
+    ("The answer is option B.", "B"),
+    ("The answer is letter b.", "B"),
+    ("The answer is option (B), Paris.", "B"),
+    ("The answer is clearly B.", "B"),
+    ("The answer is most likely B.", "B"),
+    ("The answer is therefore (B)", "B"),
+    ("The answer is the second option, B.", "B"),
+    ("The answer would be B.", "B"),
+    ("The answer must be (B).", "B"),
+    ("The answer to this question is B.", "B"),
+    ("The correct answer is B.", "B"),
+    ("The correct option is B", "B"),
+    ("The correct choice is: B) Paris", "B"),
+    ("The right one is B.", "B"),
+    ("The best answer is B, since it is the capital.", "B"),
+    ("The most appropriate choice is B.", "B"),
+    ("My final answer is B.", "B"),
+    ("Final answer: B", "B"),
+    ("Final Answer: (B)", "B"),
+    ("FINAL ANSWER: B", "B"),
+    ("Answer: B", "B"),
+    ("answer: b", "B"),
+    ("Answer:B", "B"),
+    ("Answer : B", "B"),
+    ("Answer - B", "B"),
+    ("Answer = B", "B"),
+    ("Answer -> B", "B"),
+    ("Answer → B", "B"),
+    ("Answer – B", "B"),
+    ("Answer:\nB", "B"),
+    ("Answer:\n\n(B)", "B"),
+    ("**Answer:** B", "B"),
+    ("**Answer: B**", "B"),
+    ("### Answer: B", "B"),
+    ("### Answer\nB", "B"),
+    ("#### B", "B"),
+    ("Answer: B) Paris", "B"),
+    ("Answer: B. Paris", "B"),
+    ("Answer: (B) Paris.", "B"),
+    ("Answer B", "B"),
+    ("Ans: B", "B"),
+    ("Ans. B", "B"),
+    ("A: B", "B"),
+    ("Choice: B", "B"),
+    ("Option: B", "B"),
+    ("option c", "C"),
+    ("Option C", "C"),
+    ("option (c)", "C"),
+    ("choice d.", "D"),
+    ("Option B is correct.", "B"),
+    ("Option b is correct", "B"),
+    ("(B) is the correct answer.", "B"),
+    ("B is correct.", "B"),
+    ("B is the right answer", "B"),
+    ("B) Paris is the correct answer.", "B"),
+    ("A is correct.", "A"),
+    ("A) London is wrong. B) Paris is correct.", "B"),
+    ("A is wrong. B is correct.", "B"),
+    ("I choose B.", "B"),
+    ("I would choose (B).", "B"),
+    ("I'd go with B.", "B"),
+    ("I'll go with option b.", "B"),
+    ("I pick B", "B"),
+    ("I think it's B.", "B"),
+    ("I think the answer is B.", "B"),
+    ("I believe B is correct.", "B"),
+    ("It is B.", "B"),
+    ("It's (B).", "B"),
+    ("So B.", "B"),
+    ("So, B.", "B"),
+    ("Therefore, B.", "B"),
+    ("Thus the answer is B.", "B"),
+    ("Hence (B).", "B"),
+    ("output is: B", "B"),
+    ("My selection: B", "B"),
+    ("Selected option: B", "B"),
+    ("\\boxed{B}", "B"),
+    ("\\boxed{(B)}", "B"),
+    ("\\boxed{\\text{B}}", "B"),
+    ("$$\\boxed{\\textbf{(B)}}$$", "B"),
+    ("\\fbox{B}", "B"),
+    ("\\boxed{B) Paris}", "B"),
+    ('{"answer": "B"}', "B"),
+    ("{'answer': 'b'}", "B"),
+    ("<answer>B</answer>", "B"),
+    ("<answer> (B) </answer>", "B"),
+    ('answer = "B"', "B"),
+    ("answer(B)", "B"),
+    ("答案是B", "B"),
+    ("答案:B", "B"),
+    ("正确答案是 B。", "B"),
+    ("Respuesta: B", "B"),
+    ("La respuesta correcta es B.", "B"),
+    ("La réponse est B.", "B"),
+    ("Die Antwort ist B.", "B"),
+    ("Ответ: B", "B"),
+    # corrections: the later choice
+    ("The answer is A. Wait, that is wrong. The answer is C.", "C"),
+    ("The answer is A. Wait, actually C.", "C"),
+    ("Answer: A\nCorrection: C", "C"),
+    ("Answer: A. No, it should be C.", "C"),
+    ("(A)... no, wait, (C).", "C"),
+    ("A\nWait, that is not right.\nC", "C"),
+    ("I first thought of A, but the answer is C.", "C"),
+    ("Answer: A\n\nOn reflection I change my answer to C.", "C"),
+    ("The answer is A, I mean C.", "C"),
+    ("Answer: B\nAnswer: C", "C"),
+    ("~~A~~ C", "C"),
+    ("Answer: ~~A~~ C", "C"),
+    ("The answer is not A but B.", "B"),
+    ("The answer is B, not A.", "B"),
+    ("The answer is B and not A.", "B"),
+    ("The answer is B rather than A.", "B"),
+    ("Not A, not C, so D.", "D"),
+    ("A is tempting, but the answer is B.", "B"),
+    ("Between A and B, I choose B.", "B"),
+    ("The answer is C, because A is true.", "C"),
+    ("The answer is C. Wait, that is wrong; B is correct.", "B"),
+    ("The answer is B, D is wrong.", "B"),
+    ("A and C are wrong, leaving B.", "B"),
+    ("(A) and (C) are wrong. (B) is right.", "B"),
+    ("A: (B) because it lies on the Seine.", "B"),
+    ("A: Paris", "B"),
+    ("A: London", "A"),
+    ("Q: What is the capital of France?\nA: B", "B"),
+    # repeated options
+    (ECHO + "\nAnswer: C", "C"),
+    (ECHO + "\n\nC", "C"),
+    (ECHO + "\n\nThe answer is (C) Rome.", "C"),
+    ("Answer: C\n\n" + ECHO, "C"),
+    ("The options are (A) London, (B) Paris, (C) Rome and (D) Berlin. The answer is (B).", "B"),
+    ("The answer is B.\nA) London\nB) Paris", "B"),
+    # the text of exactly one option
+    ("Paris", "B"),
+    ("paris.", "B"),
+    ("**Paris**", "B"),
+    ('"Paris"', "B"),
+    ("The answer is Paris.", "B"),
+    ("Answer: Paris", "B"),
+    ("The correct answer is Paris because it lies on the Seine.", "B"),
+    ("It lies on the Seine.\nParis", "B"),
+    ("The answer is A. Wait, the answer is Rome.", "C"),
+    # nothing chosen
+    ("", None),
+    ("   \n", None),
+    ("A dog is a mammal.", None),
+    ("A dog barks. Be careful.", None),
+    ("The answer is a mammal.", None),
+    ("The answer is A dog.", None),
+    ("Answer: a city in France", None),
+    ("So a dog it is.", None),
+    ("It is a city.", None),
+    ("I do not know.", None),
+    ("I cannot decide.", None),
+    ("Because", None),
+    ("Cab", None),
+    ("ABCD", None),
+    ("BC", None),
+    ("Answer: BC", None),
+    ("E", None),
+    ("The answer is E.", None),
+    ("The answer is", None),
+    ("Answer:", None),
+    ("1", None),
+    ("The answer is 2.", None),
+    ("Vitamin C is required.", None),
+    ("The body needs vitamin C.", None),
+    ("Hepatitis B spreads by blood.", None),
+    ("C++ and C# are languages.", None),
+    ("The B-cell matures in the marrow.", None),
+    ("D.C. is a district.", None),
+    ("In the U.S.A. it differs.", None),
+    ("Don't choose.", None),
+    ("I'd rather not.", None),
+    ("Mr. B. Smith went home", None),
+    ("A or B", None),
+    ("A and B", None),
+    ("A, B", None),
+    ("A/B", None),
+    ("(A) (B)", None),
+    ("(A) or (B)", None),
+    ("A) London\nC) Rome", None),
+    ("The answer is A or B.", None),
+    ("The answer is either A or B.", None),
+    ("The answer is both A and C.", None),
+    ("Answer: A, B", None),
+    ("Answer: A, B, and C", None),
+    ("Answer: A/B", None),
+    ("answer: a or b", None),
+    (ECHO, None),
+    ("Answer: A) London B) Paris C) Rome D) Berlin", None),
+    ("The answer is not A.", None),
+    ("The answer isn't A.", None),
+    ("It cannot be A.", None),
+    ("It is not (A).", None),
+    ("A is wrong.", None),
+    ("(A) is incorrect.", None),
+    ("Option A is not correct.", None),
+    ("Neither A nor B.", None),
+    ("I would eliminate (A).", None),
+    ("A and B are correct.", None),
+    ("A is true. B is true. D is true.", None),
+    ("option B and option C are wrong", None),
+    ("It is not (A) or (B).", None),
+    ("London or Paris", None),
+    ("Parisian", None),
+    ("The answer is Parisian.", None),
+    ("Not Paris.", None),
+    ("The answer is not Paris.", None),
+    ("None of the above", None),
+]
+
+
+@pytest.mark.parametrize(("text", "letter"), CHOSEN, ids=[repr(text)[:60] for text, _ in CHOSEN])
+def test_letter_is_read_as_chosen(text: str, letter: str | None) -> None:
+    assert chosen_letter(text, CITIES) == letter
+
+
+BOOLEANS = ("True, True", "False, False", "True, False", "False, True")
+OTHERS = [
+    ("Answer: D) False, True", BOOLEANS, "D"),
+    ("The answer is True, False.", BOOLEANS, "C"),
+    ("False, True", BOOLEANS, "D"),
+    ("B) False, False", BOOLEANS, "B"),
+    ("The answer is -7.", ("-7", "7", "5", "-5"), "A"),
+    ("The answer is 7.", ("-7", "7", "5", "-5"), "B"),
+    ("The answer is 7.5", ("7", "7.5", "5", "75"), "B"),
+    ("The answer is 75", ("7", "7.5", "5", "75"), "D"),
+    ("The answer is 5/6", ("5", "5/6", "6", "1"), "B"),
+    ("The answer is Both A and C.", ("x ray", "y ray", "Both A and C", "z ray"), "C"),
+    ("The answer is A and B only", ("x ray", "y ray", "A and B only", "z ray"), "C"),
+    ("The answer is B lymphocytes.", ("A cells", "Platelets", "B lymphocytes", "T cells"), "C"),
+    ("Vitamin C", ("Vitamin A", "Vitamin B", "Vitamin K", "Vitamin C"), "D"),
+    ("The answer is vitamin C.", ("Vitamin A", "Vitamin B", "Vitamin K", "Vitamin C"), "D"),
+    ("The answer is AB.", ("O", "A", "B", "AB"), "D"),
+    ("The answer is (B).", ("O", "A", "B", "AB"), "B"),
+    ("The answer is C++.", ("Java", "C++", "Perl", "Ada"), "B"),
+    ("A dog", ("A dog", "A cat", "A cow", "A hen"), "A"),
+    ("The answer is a cat.", ("A dog", "A cat", "A cow", "A hen"), "B"),
+    ("cat", ("A dog", "A cat", "A cow", "A hen"), None),
+    ("The dog", ("dog", "cat", "cow", "hen"), "A"),
+    ("The answer is none of the above.", ("dog", "cat", "cow", "None of the above"), "D"),
+    ("The answer is the heart.", ("the lung", "the heart", "the skin", "the eye"), "B"),
+    ("The answer is x^2.", ("$x$", "$x^2$", "$x^3$", "$2x$"), "B"),
+    ("The answer is same.", ("same", "same", "other", "more"), None),
+    ("The answer is C.", (), "C"),
+    ("E", ("1", "2", "3", "4", "5"), "E"),
+    ("The answer is (F).", tuple("uvwxyz"), "F"),
+]
+
+
+@pytest.mark.parametrize(("text", "choices", "letter"), OTHERS, ids=[repr(case[0])[:60] for case in OTHERS])
+def test_options_of_other_kinds(text: str, choices: tuple[str, ...], letter: str | None) -> None:
+    assert chosen_letter(text, choices) == letter
+
+
+WORDINGS = (
+    "{}", "({})", "{}.", "**{}**", "`{}`", "The answer is {}", "The answer is ({}).", "the answer is {}.", "Answer: {}",
+    "Answer: {}) {text}", "Answer: {}. {text}", "{}) {text}", "{}. {text}", "({}) {text}", "{}: {text}", "\\boxed{{{}}}",
+    "I choose ({}).", "The correct answer is {}: {text}", "{text}", "The answer is {text}.", "Final answer: **{}**",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("wording", WORDINGS)
+@pytest.mark.parametrize("index", range(4))
+@pytest.mark.parametrize(
+    "choices", [CITIES, BOOLEANS, ("1/18", "1/36", "1/12", "1/11"), ("A dog", "It is a cat", "Be", "Sea")]
+)
+def test_every_letter_in_every_wording(wording: str, index: int, choices: tuple[str, ...]) -> None:
+    assert chosen_letter(wording.format("ABCD"[index], text=choices[index]), choices) == "ABCD"[index]
+
+
+@given(st.sampled_from("ABCD"), st.sampled_from("ABCD"))
+def test_a_later_choice_replaces_an_earlier_one(first: str, second: str) -> None:
+    assert chosen_letter(f"The answer is {first}. Wait, no. The answer is {second}.", CITIES) == second
+
+
+@given(st.text(max_size=200))
+def test_any_text_gives_a_letter_or_none(text: str) -> None:
+    assert chosen_letter(text, CITIES) in (None, "A", "B", "C", "D")
+
+
+@given(st.lists(st.sampled_from(["abacus", "bead", "cadence", "dab", "Able", "Bacon", "Cede", "Dad"]), min_size=1))
+def test_letters_inside_words_are_never_chosen(words: list[str]) -> None:
+    assert chosen_letter(" ".join(words), CITIES) is None
+
+
+@pytest.mark.parametrize(
+    "piece", ["A ", "the answer is ", "answer ", "(A) ", "B\n", "option ", "not ", "is the correct ", "A, "]
+)
+def test_long_answers_take_little_time(piece: str) -> None:
+    begin = time.perf_counter()
+    chosen_letter(piece * (8_000 // len(piece)), CITIES)
+    assert time.perf_counter() - begin < 20  # about 1 s; the bound catches exponential backtracking
