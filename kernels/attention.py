@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from kernels.dispatch import Implementation, chosen
 from kernels.operand import floating, placed, shaped, typed
 
 
@@ -38,6 +39,10 @@ def attend(q: Tensor, k: Tensor, v: Tensor, q_pos: Tensor, scale: float) -> Tens
     placed("q_pos", q_pos, q.device)
     if not q.shape[1]:
         return torch.empty_like(q)
+    if chosen(q.device) is Implementation.TRITON:
+        from kernels.attention_triton import launch
+
+        return launch(q, k, v, q_pos, scale)
     mask = torch.arange(k.shape[1], device=q.device) <= q_pos[:, None]
     out = scaled_dot_product_attention(
         q[None], k[None], v[None], mask, scale=scale, enable_gqa=q.shape[0] != k.shape[0]

@@ -107,6 +107,10 @@ def span_l2(x: Tensor, anchors: Sequence[Matrix]) -> Tensor:
     for index, anchor in enumerate(anchors):
         if rows_of(anchor) < total:
             raise ValueError(f"anchors[{index}] must have at least {total} rows, got {rows_of(anchor)}")
+    if chosen(x.device) is Implementation.TRITON:
+        from kernels.distance_triton import span
+
+        return span(x, anchors)
     raw = torch.zeros(len(anchors), device=x.device)
     folded = torch.zeros(len(anchors), device=x.device)
     norm = torch.zeros((), device=x.device)
@@ -139,6 +143,10 @@ def layer_l1(x: Tensor, anchors: Sequence[Matrix], cover: int) -> Tensor:
     """Mean absolute deviation per anchor and layer over the first ``cover`` rows (those the anchor reaches), heads
     and dimensions, fp32 ``[A, L]``; inf for an anchor without rows."""
     _check(x, anchors, cover)
+    if chosen(x.device) is Implementation.TRITON:
+        from kernels.distance_triton import layer
+
+        return layer(x, anchors, cover)
     out = torch.zeros(len(anchors), x.shape[0], device=x.device)
 
     def absolute(a: int, layers: slice, rows: slice, off: Tensor) -> None:

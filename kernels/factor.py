@@ -178,7 +178,7 @@ def _cholesky_qr(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _cholesky_pass(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Smallest diagonal entry of the Cholesky factor of the ridged Gram matrix, the inverse of its transpose, failed."""
+    """Least diagonal entry of the Cholesky factor of the ridged Gram matrix, the inverse of its transpose, failed."""
     gram = y.mT @ y
     mean = gram.diagonal(dim1=-2, dim2=-1).mean(-1)
     gram.diagonal(dim1=-2, dim2=-1).add_((RIDGE * mean)[:, None])

@@ -10,8 +10,9 @@ import math
 import torch
 from torch import Tensor
 
+from kernels.dispatch import Implementation, chosen
 from kernels.operand import floating, frequencies, placed, shaped, typed
-from kernels.rope import rotate
+from kernels.rope import angles, turn
 
 
 def sparsify(x: Tensor, density: float) -> tuple[Tensor, Tensor]:
@@ -87,7 +88,14 @@ def apply(
         raise ValueError("inv_freq is needed to rotate: pass it together with start")
     if inv_freq is not None:
         frequencies("inv_freq", inv_freq, dim, destination.device)
-    at = None if start is None else torch.arange(start, start + rows, device=destination.device)
+    angle = None
+    if start is not None and inv_freq is not None:
+        angle = angles(torch.arange(start, start + rows, device=destination.device), inv_freq, scaling)
+    if chosen(base.device) is Implementation.TRITON and dim % 8 == 0:
+        from kernels.sparse_triton import launch
+
+        launch(destination, base, bitmap, values, angle, first_layer)
+        return
     place = torch.arange(8, dtype=torch.uint8, device=destination.device)
     for layer in range(layers):
         x = base[layer].float()
@@ -97,6 +105,8 @@ def apply(
             residual = torch.zeros(size, device=x.device)
             residual[mask] = values[index].float()
             x = x + residual.view(heads, rows, dim)
-        if at is not None and inv_freq is not None:
-            x = rotate(x, at, inv_freq, scaling)
+        if angle is not None:
+            turned = torch.empty_like(x)
+            turn(turned, x, *angle)
+            x = turned
         destination[layer] = x
