@@ -13,7 +13,8 @@ _GROUPED = r"\d{1,3}(?:,\d{3}){1,99}(?!\d)(?:\.\d+)?"  # 1,234.50
 _INDIAN = r"\d{1,2}(?:,\d{2}){1,9},\d{3}(?!\d)(?:\.\d+)?"  # 12,34,567
 _MARKED = r"\d{1,3}(?:_\d{3})+(?!\d)(?:\.\d+)?|\d{1,3}(?:'\d{3})+(?!\d)(?:\.\d+)?"  # 1_234, 1'234
 _SPACED = r"(?<![\d.,])[1-9]\d{0,2}(?: \d{3})+(?![\d-])(?:\.\d+)?"  # 1 234 567
-_DOTTED = r"\d{1,3}(?:\.\d{3})+,\d{1,2}(?!\d)|\d{1,3}(?:\.\d{3}){2,}(?!\d)"  # 1.234,50 and 1.234.567
+_COMMA = r"(?<![\d.,])(?:0,\d+|\d+,\d{1,2}|[1-9]\d{0,2}(?:\.\d{3})+,\d{1,2}|[1-9]\d{0,2}(?: \d{3})+,\d{1,2})(?![\d,])"
+_DOTTED = rf"{_COMMA}|\d{{1,3}}(?:\.\d{{3}}){{2,}}(?!\d)"  # 12,5  1.234,50  1 234,50  1.234.567
 _PLAIN = r"\d+(?:\.\d+)?|(?<![\w.)\]}])\.\d+"
 _NUMBER = rf"(?:{_DOTTED}|{_INDIAN}|{_GROUPED}|{_MARKED}|{_SPACED}|{_PLAIN})"
 _POWER = r"\^[{(]?(?P<power>-?\d+)[})]?"
@@ -35,15 +36,23 @@ _STEP = re.compile(r"\bstep\s+#?(\d+)(?=\s*(?:[:.)\]*,–—-]|$))", re.IGNORECA
 _SIGN_WORD = re.compile(r"(?:\bnegative|(?:^|\b(?:is|was|be|at|to|equals)|[=:])\s*minus)\s+$", re.IGNORECASE)
 _ORDINAL = re.compile(r"(?:st|nd|rd|th)\b")
 _VULGAR = "VULGAR FRACTION"
+_SIMILAR = (
+    dict.fromkeys("−–﹣-‐‑", "-")
+    | dict.fromkeys("⁄∕÷/", "/")
+    | dict.fromkeys("⋅∙", "·")
+    | dict.fromkeys("٬,", ",")
+    | dict.fromkeys("٫.", ".")
+    | {"’": "'"}
+)
 
 
 def last_number(text: str) -> Fraction | None:
     """The last number of ``text`` as an exact rational; None if there is none.
 
-    Understood: signs, thousands separators (``1,234``, ``12,34,567``, ``1 234``, ``1_234``, ``1.234,50``),
-    decimals, currency signs, percent and units (ignored: ``25%`` is 25), fractions (``3/4``, ``1 1/2``,
-    LaTeX ``frac`` and vulgar characters), powers and scientific notation, ``thousand`` to ``trillion`` and ``k``,
-    LaTeX, markdown and code around the number, digits of every script.
+    Understood: signs, thousands separators (``1,234``, ``12,34,567``, ``1 234``, ``1_234``, ``1.234,50``), decimals
+    (a comma before one or two last digits is a decimal sign: ``12,50``), currency signs, percent and units (left out:
+    ``25%`` is 25), fractions (``3/4``, ``1 1/2``, LaTeX ``frac``, vulgar characters), powers and scientific notation,
+    ``thousand`` to ``trillion`` and ``k``, LaTeX, markdown and code around the number, digits of every script.
 
     Not a number of the answer: an exponent or index (``cm^2``, ``x_1``, ``H2O``), the markers of a numbered list
     and ``Step 3:``, a division by zero. An ordinal (``3rd``) counts only where nothing else does.
@@ -94,25 +103,22 @@ def _plain(text: str) -> str:
     text = re.sub(r"\\(?:text|textbf|mathrm|mathbf|mathit|mbox|bf)\s*\{", "", text)
     text = re.sub(r"\\(?:times|cdot)\b", "×", text).replace("{,}", ",")
     text = re.sub(r"\\n(?![A-Za-z])", "\n", text)
-    text = re.sub(r"\\[,!;: ]", " ", text)
+    text = re.sub(r"\\[,;: ]", " ", text.replace("\\!", ""))
     return re.sub(r"\\([$%#_&])", r"\1", text)
 
 
 def _spelling(character: str) -> str:
     if character < "\x80":
         return character
-    if character in "−–﹣-‐‑":
-        return "-"
-    if character in "⁄∕÷/":
-        return "/"
-    if character in "٬,’":
-        return "'" if character == "’" else ","
-    if character in "٫.":
-        return "."
-    if unicodedata.category(character) == "Nd":
-        return str(unicodedata.decimal(character))
-    if unicodedata.category(character) == "Zs":
-        return " "
+    if character in _SIMILAR:
+        return _SIMILAR[character]
+    match unicodedata.category(character):
+        case "Nd":
+            return str(unicodedata.decimal(character))
+        case "Zs":
+            return " "
+        case "Cf":  # joiners and direction marks
+            return ""
     if unicodedata.name(character, "").startswith(_VULGAR):
         return " " + unicodedata.normalize("NFKC", character).replace("⁄", "/")
     decomposition = unicodedata.decomposition(character)
@@ -200,6 +206,6 @@ def _ratios(part: dict[str, str]) -> Iterator[tuple[Fraction, Fraction, Fraction
 
 
 def _decimal(text: str) -> Fraction:
-    if re.fullmatch(rf"-?(?:{_DOTTED})", text):
+    if re.fullmatch(rf"-?(?:{_DOTTED})", text):  # the comma is the decimal sign, the points group
         text = text.replace(".", "").replace(",", ".")
     return Fraction(re.sub(r"[, _']", "", text))

@@ -346,10 +346,28 @@ def test_options_of_other_kinds(text: str, choices: tuple[str, ...], letter: str
 
 
 WORDINGS = (
-    "{}", "({})", "{}.", "**{}**", "`{}`", "The answer is {}", "The answer is ({}).", "the answer is {}.", "Answer: {}",
-    "Answer: {}) {text}", "Answer: {}. {text}", "{}) {text}", "{}. {text}", "({}) {text}", "{}: {text}", "\\boxed{{{}}}",
-    "I choose ({}).", "The correct answer is {}: {text}", "{text}", "The answer is {text}.", "Final answer: **{}**",
-)  # fmt: skip
+    "{}",
+    "({})",
+    "{}.",
+    "**{}**",
+    "`{}`",
+    "The answer is {}",
+    "The answer is ({}).",
+    "the answer is {}.",
+    "Answer: {}",
+    "Answer: {}) {text}",
+    "Answer: {}. {text}",
+    "{}) {text}",
+    "{}. {text}",
+    "({}) {text}",
+    "{}: {text}",
+    "\\boxed{{{}}}",
+    "I choose ({}).",
+    "The correct answer is {}: {text}",
+    "{text}",
+    "The answer is {text}.",
+    "Final answer: **{}**",
+)
 
 
 @pytest.mark.parametrize("wording", WORDINGS)
