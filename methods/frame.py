@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from kernels.lowrank import correct
+from kernels.rope import place
 from methods.base import KV, Rope
 from methods.lowrank import Operand
 
@@ -89,12 +90,22 @@ class Frame:
 
     def _at(self, kv: KV, where: int | None) -> Tensor:
         """Keys of ``kv`` with the first row at position ``where``, de-rotated if None."""
-        k = self._cast(kv.k)
+        rope, at = self.rope, torch.arange(len(kv), device=kv.k.device)
         if kv.start is None:
-            return k if where is None else self.rope.apply(k, torch.arange(where, where + len(kv), device=k.device))
+            return self._cast(kv.k) if where is None else self._turn(kv.k, at + where, rope.scaling)
         if where is None:
-            return self.rope.remove(k, torch.arange(kv.start, kv.start + len(kv), device=k.device))
-        return self.rope.move(k, where - kv.start)
+            return self._turn(kv.k, -(at + kv.start), 1.0 / rope.scaling)
+        if where == kv.start:
+            return self._cast(kv.k)
+        return self._turn(kv.k, torch.full_like(at, where - kv.start), 1.0)
+
+    def _turn(self, keys: Tensor, by: Tensor, scaling: float) -> Tensor:
+        """Widened and rotated in one pass, one allocation."""
+        out = torch.empty(
+            keys.shape, dtype=torch.float32 if self.arithmetic == "fp32" else keys.dtype, device=keys.device
+        )
+        place(out, keys, by, self.rope.inv_freq, scaling)
+        return out
 
     def _cast(self, x: Tensor) -> Tensor:
         return x.float() if self.arithmetic == "fp32" else x
