@@ -79,9 +79,7 @@ def test_any_shape(layers: int, heads: int, rows: int, half: int, anchors: list[
     cover = data.draw(st.integers(0, rows))
     first = data.draw(st.integers(0, layers))
     rotated = 2 * data.draw(st.integers(0, half))
-    check(
-        make(layers, heads, rows, 2 * half, anchors, cover, first_layer=first, inv_freq=frequencies(rotated))
-    )
+    check(make(layers, heads, rows, 2 * half, anchors, cover, first_layer=first, inv_freq=frequencies(rotated)))
 
 
 def test_tiles_and_layer_groups_meet_without_a_seam(monkeypatch: pytest.MonkeyPatch) -> None:
