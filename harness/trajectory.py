@@ -14,7 +14,7 @@ from harness.records import HopRecord, Phases, Route, StateSize
 from harness.script import Case, Script, Verdict
 from harness.workflow import QUESTION, Output, Step
 from methods.base import KV, Dense, Hop, Method, Reuse, Source
-from methods.segment import Span
+from methods.segment import Prompt, Span
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,21 @@ class _Encoder:
     backend: HF
     watch: Stopwatch
     tokens: int = 0
+    oracle_tokens: int = 0
 
     def encode(self, ids: Sequence[int]) -> KV:
         self.tokens += len(ids)
         with self.watch.phase("encode"):
             return self.backend.encode(ids)
+
+    def oracle(self, prompt: Prompt) -> KV:
+        self.oracle_tokens += len(prompt)
+        with self.watch.phase("encode"):
+            return self.backend.encode(prompt.ids)  # alone at position 0, a prompt is its own dense run
+
+    def notes(self) -> dict[str, float]:
+        found = {"encode_tokens": float(self.tokens), "oracle_tokens": float(self.oracle_tokens)}
+        return {name: tokens for name, tokens in found.items() if tokens}
 
 
 @dataclass
@@ -79,7 +89,8 @@ class _Held:
     def keep(self, step: Step, name: str, run: Run, start: int, stop: int) -> None:
         if self.last_use.get((step.index, name), -1) > step.index and stop > start:
             agent = self.script.names[step.agent]
-            self.kept[step.index, name] = Source(agent, step.index, run.kv(start, stop))
+            hidden = {layer: run.hidden(layer, start, stop) for layer in run.hiddens}
+            self.kept[step.index, name] = Source(agent, step.index, run.kv(start, stop), hidden)
 
     def drop_used(self, step: Step) -> None:
         for key in [k for k in self.kept if self.last_use[k] <= step.index]:
@@ -167,7 +178,7 @@ class Runner:
                 decode_s=run.seconds.get("decode"),
             ),
             state_bytes=StateSize.of(state.base, state.correction),
-            notes={**self.method.notes(), **({"encode_tokens": float(encoder.tokens)} if encoder.tokens else {})},
+            notes={**self.method.notes(), **encoder.notes()},
         )
         if fidelity is not None:
             record = msgspec.structs.replace(

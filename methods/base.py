@@ -9,7 +9,7 @@ Shapes: L layers, H key/value heads, T tokens, D head dimension, N prompt tokens
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -131,11 +131,19 @@ class KV:
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A cache of a span that an earlier hop of the trajectory holds: which agent, which hop, the rows."""
+    """A cache of a span that an earlier hop of the trajectory holds.
+
+    Attributes:
+        agent, hop: who holds it.
+        kv: its rows; ``kv.start`` is the row of that hop's cache where they begin.
+        hidden: by layer in ``Method.captures``, the layer's input for the rows, ``[T, hidden]``; NaN in rows that
+            did not run the layer in that hop.
+    """
 
     agent: str
     hop: int
     kv: KV
+    hidden: Mapping[int, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,10 +186,21 @@ class RowView:
     total: int
 
 
+def _blind(rows: Tensor) -> Tensor:
+    raise ValueError("this engine does not show attention")
+
+
 @dataclass(frozen=True, eq=False)
 class Probe:
     """Keys (rotated, at their positions) and values of one layer, ``[H, R, D]`` each, for the R current rows:
-    as just computed (fresh) and as the cache held them before (reused; NaN where nothing was reused)."""
+    as just computed (fresh) and as the cache held them before (reused; NaN where nothing was reused).
+
+    Attributes:
+        received: for some of the current rows (sorted, as queries), the attention that every row of the prompt
+            gets from them at this layer: probabilities under the causal mask, summed over query heads and query
+            rows, fp32 ``[N]``. Keys are the fresh ones of the current rows and the held ones elsewhere. Queries
+            are projected when it is called, so that a schedule that does not ask pays nothing.
+    """
 
     layer: int
     rows: Tensor
@@ -189,6 +208,17 @@ class Probe:
     fresh_v: Tensor
     reused_k: Tensor
     reused_v: Tensor
+    received: Callable[[Tensor], Tensor] = _blind
+
+
+@dataclass(frozen=True, eq=False)
+class Shift:
+    """What is added to reused rows at one layer: ``rows`` int64 ``[P]``, ``keys`` (rotated, at the rows' positions)
+    and ``values`` ``[H, P, D]``."""
+
+    rows: Tensor
+    keys: Tensor
+    values: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,15 +230,21 @@ class Selection:
             united with ``enter``. Fresh rows and the last row are added by the engine.
         write: rows, probed but not kept, whose fresh keys and values still replace the reused ones.
         enter: rows that join here with their hidden states ``[R, hidden]`` (the input of this layer).
+        shift: added, before the layer runs, to the keys and values that reused rows hold at this layer; rows
+            that are kept or written take their fresh ones instead.
     """
 
     keep: Tensor
     write: Tensor | None = None
     enter: tuple[Tensor, Tensor] | None = None
+    shift: Shift | None = None
 
 
 class RowSchedule(Protocol):
-    """Which rows run fresh at which layer; a pure function of what the engine shows it."""
+    """Which rows run fresh at which layer; a pure function of what the engine has shown it in this hop.
+
+    The engine goes through the layers once, in order, so a schedule may remember what an earlier layer showed.
+    """
 
     def first_rows(self, view: RowView) -> Tensor:
         """Rows that enter layer 0 from their embeddings."""
@@ -284,7 +320,15 @@ class Executed(Protocol):
         """A copy of the rows ``[start, stop)`` as held in the cache (``KV.start`` set)."""
 
     def hidden(self, layer: int, start: int, stop: int) -> Tensor:
-        """Captured input of a layer for prompt rows, ``[stop - start, hidden]``; only for ``Method.captures``."""
+        """A copy of a layer's input for prompt and generated rows, ``[stop - start, hidden]``; NaN in rows that did
+        not run the layer. Only for layers in ``Method.captures``."""
+
+    def attention(self, start: int, stop: int, layers: Collection[int]) -> Tensor:
+        """Attention that rows ``[start, stop)`` give to rows ``[0, stop)``: fp32 ``[stop]``, softmax probabilities
+        summed over these rows, all query heads and ``layers``.
+
+        The rows run again from their embeddings over the cache as it is held, which stays as it was: call it in
+        :meth:`Method.observe`, where its time counts as learning."""
 
 
 class Engine(Protocol):
@@ -292,6 +336,13 @@ class Engine(Protocol):
 
     def encode(self, ids: Sequence[int]) -> KV:
         """Context-free keys and values of ``ids`` alone at positions 0, 1, ... (``KV.start`` is 0)."""
+
+    def oracle(self, prompt: Prompt) -> KV:
+        """True keys and values of this very prompt (``KV.start`` is 0), from a dense prefill.
+
+        Only controls that ask what a perfect choice would give may use it: it costs what it is meant to save. The
+        harness notes its tokens on the hop.
+        """
 
 
 @dataclass(frozen=True)
@@ -338,7 +389,7 @@ class Method(Protocol):
 
     @property
     def captures(self) -> frozenset[int]:
-        """Layers whose input hidden states :meth:`observe` or later plans need."""
+        """Layers whose input hidden states :meth:`observe` or later plans (``Source.hidden``) need."""
 
     def snapshot(self) -> Snapshot | None:
         """State to resume from; None for a method that learns nothing."""

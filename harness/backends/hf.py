@@ -10,17 +10,19 @@ It does not batch sequences and does not sample: one request at a time, greedy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from harness.backends.hf_attention import install
-from harness.backends.hf_cache import RowCache, as_slice
+from harness.backends.hf_cache import RowCache
+from harness.backends.hf_place import Place
 from harness.clock import Clock, Stopwatch
-from methods.base import KV, Dense, FreshRows, Plan, Probe, Reuse, RowView, Shape
+from methods.base import KV, Dense, FreshRows, Plan, Reuse, RowView, Shape
 from methods.segment import Prompt
 
 
@@ -42,15 +44,28 @@ class Run:
     hiddens: dict[int, Tensor]
     seconds: Stopwatch
     first_token_at: float
+    replay: Callable[[RowCache, int, int, Collection[int]], Tensor]
+
+    @property
+    def held(self) -> int:
+        """Rows in the cache: the prompt's and all generated ones but the last, which was never fed back."""
+        return self.prompt_tokens + max(len(self.output_ids) - 1, 0)
 
     def kv(self, start: int, stop: int) -> KV:
-        held = self.prompt_tokens + max(len(self.output_ids) - 1, 0)
-        if not 0 <= start <= stop <= held:
-            raise ValueError(f"rows [{start}, {stop}) are not held: the cache has {held} rows")
+        self._check(start, stop)
         return self.cache.kv(start, stop)
 
     def hidden(self, layer: int, start: int, stop: int) -> Tensor:
-        return self.hiddens[layer][start:stop]
+        self._check(start, stop)
+        return self.hiddens[layer][start:stop].clone()
+
+    def attention(self, start: int, stop: int, layers: Collection[int]) -> Tensor:
+        self._check(start, stop)
+        return self.replay(self.cache, start, stop, layers)
+
+    def _check(self, start: int, stop: int) -> None:
+        if not 0 <= start <= stop <= self.held:
+            raise ValueError(f"rows [{start}, {stop}) are not held: the cache has {self.held} rows")
 
 
 @dataclass(frozen=True)
@@ -116,9 +131,9 @@ class HF:
         """
         watch, count = Stopwatch(self.clock), len(prompt)
         ids = self._ids(prompt.ids)
+        size = (count + decoding.max_new_tokens, self.shape.hidden)
         hiddens = {
-            layer: torch.full((count, self.shape.hidden), torch.nan, dtype=self.shape.dtype, device=self.shape.device)
-            for layer in captures
+            layer: torch.full(size, torch.nan, dtype=self.shape.dtype, device=self.shape.device) for layer in captures
         }
         with watch.phase("assemble"):
             cache = RowCache(self.shape, count + decoding.max_new_tokens, poison=self.poison)
@@ -133,9 +148,10 @@ class HF:
             token = self._pick(logits, decoding, 0)
         first_token_at = self.clock.now()
         with watch.phase("decode"):
-            output = self._decode(cache, token, count, decoding)
+            output = self._decode(cache, token, count, decoding, hiddens)
         exact = isinstance(plan, Dense) or plan.exact
-        return Run(count, tuple(output), tuple(fresh), exact, logits, cache, hiddens, watch, first_token_at)
+        replay = partial(self._attention, self._ids((*prompt.ids, *output)))
+        return Run(count, tuple(output), tuple(fresh), exact, logits, cache, hiddens, watch, first_token_at, replay)
 
     def _ids(self, ids: Sequence[int]) -> Tensor:
         return torch.tensor(ids, dtype=torch.long, device=self.shape.device)
@@ -171,7 +187,7 @@ class HF:
         for begin in range(0, len(rows), size):
             block = rows[begin : begin + size]
             hidden = self.decoder.embed_tokens(ids[block])[None]
-            place = _Place(self, cache, block, int(block[-1]) + 1, hidden)
+            place = Place(self.decoder, self.shape, cache, block, int(block[-1]) + 1, hidden)
             for layer in range(self.shape.layers):
                 if layer in hiddens:
                     hiddens[layer][block] = hidden[0]
@@ -189,11 +205,13 @@ class HF:
             return last, [len(view.fresh)] * self.shape.layers
         rows = _union(schedule.first_rows(view), view.fresh)
         hidden = self.decoder.embed_tokens(ids[rows])[None]
-        place = _Place(self, cache, rows, view.total, hidden)
+        place = Place(self.decoder, self.shape, cache, rows, view.total, hidden)
         counts: list[int] = []
         for layer in range(self.shape.layers):
             probe = place.probe(layer, hidden) if schedule.probes(layer) else None
             chosen = schedule.select(layer, view, rows, probe)
+            if chosen.shift is not None:
+                cache.add(layer, chosen.shift)
             if probe is not None and chosen.write is not None:
                 place.write_back(probe, chosen.write)
             kept = _union(chosen.keep, view.fresh)
@@ -205,7 +223,7 @@ class HF:
                     raise ValueError(f"the schedule keeps rows at layer {layer} that carry no hidden state")
                 rows, hidden = kept, hidden[:, index]
             if rows is not place.rows:
-                place = _Place(self, cache, rows, view.total, hidden)
+                place = Place(self.decoder, self.shape, cache, rows, view.total, hidden)
             if layer in hiddens:
                 hiddens[layer][rows] = hidden[0]
             counts.append(len(rows))
@@ -222,64 +240,38 @@ class HF:
             return decoding.forced[step]
         return int(logits.argmax())
 
-    def _decode(self, cache: RowCache, token: int, start: int, decoding: Decoding) -> list[int]:
+    def _decode(
+        self, cache: RowCache, token: int, start: int, decoding: Decoding, hiddens: dict[int, Tensor]
+    ) -> list[int]:
         output = [token]
         limit = decoding.max_new_tokens if decoding.forced is None else len(decoding.forced)
         while len(output) < limit and not (decoding.forced is None and output[-1] in decoding.stop_ids):
             row = torch.tensor([start + len(output) - 1], device=self.shape.device)
             hidden = self.decoder.embed_tokens(self._ids(output[-1:]))[None]
-            place = _Place(self, cache, row, int(row) + 1, hidden)
+            place = Place(self.decoder, self.shape, cache, row, int(row) + 1, hidden)
             for layer in range(self.shape.layers):
+                if layer in hiddens:
+                    hiddens[layer][row] = hidden[0]
                 hidden = place.through(layer, hidden)
             output.append(self._pick(self._logits(hidden[0, -1]), decoding, len(output)))
         return output
 
-
-class _Place:
-    """Where a set of rows stands: positions and rotary tables, shared by all layers they run."""
-
-    def __init__(self, engine: HF, cache: RowCache, rows: Tensor, stop: int, hidden: Tensor) -> None:
-        self.engine, self.cache, self.rows, self.stop = engine, cache, rows, stop
-        self.position_ids = rows[None]
-        self.rotary = engine.decoder.rotary_emb(hidden, position_ids=self.position_ids)
-        self.where = as_slice(rows)
-        leading = self.where == slice(0, stop)
-        single = len(rows) == 1 and int(rows[0]) == stop - 1
-        # Where the kernel's own causal flag is exact it is also faster; anywhere else it would be wrong.
-        self.q_pos = None if leading or single else rows
-
-    def through(self, layer: int, hidden: Tensor) -> Tensor:
-        """One stock decoder layer on ``[1, R, hidden]``."""
-        self.cache.select(self.rows if self.where is None else self.where, self.stop)
-        forward: Callable[..., Tensor] = self.engine.decoder.layers[layer]
-        return forward(
-            hidden,
-            attention_mask=None,
-            position_ids=self.position_ids,
-            past_key_values=self.cache,
-            use_cache=True,
-            position_embeddings=self.rotary,
-            q_pos=self.q_pos,
-        )
-
-    def probe(self, layer: int, hidden: Tensor) -> Probe:
-        """Fresh keys and values of the rows at a layer before it runs, beside what the cache holds there."""
-        shape, block = self.engine.shape, self.engine.decoder.layers[layer]
-        attention, normed = block.self_attn, block.input_layernorm(hidden[0])
-        size = (len(self.rows), shape.kv_heads, shape.head_dim)
-        keys = attention.k_proj(normed).view(size)
-        if hasattr(attention, "k_norm"):
-            keys = attention.k_norm(keys)
-        fresh_k = shape.rope.apply(keys.transpose(0, 1), self.rows)
-        fresh_v = attention.v_proj(normed).view(size).transpose(0, 1)
-        reused_k, reused_v = self.cache.keys[layer][:, self.rows], self.cache.values[layer][:, self.rows]
-        return Probe(layer, self.rows, fresh_k, fresh_v, reused_k, reused_v)
-
-    def write_back(self, probe: Probe, rows: Tensor) -> None:
-        """Replace the reused keys and values of probed ``rows`` at the probe's layer by the fresh ones."""
-        index = torch.searchsorted(probe.rows, rows)
-        self.cache.keys[probe.layer].index_copy_(1, rows, probe.fresh_k[:, index].to(self.cache.keys.dtype))
-        self.cache.values[probe.layer].index_copy_(1, rows, probe.fresh_v[:, index].to(self.cache.values.dtype))
+    @torch.no_grad()
+    def _attention(self, ids: Tensor, cache: RowCache, start: int, stop: int, layers: Collection[int]) -> Tensor:
+        """:meth:`methods.base.Executed.attention` of a finished hop whose prompt and output are ``ids``."""
+        received = torch.zeros(stop, dtype=torch.float32, device=self.shape.device)
+        if start == stop or not layers:
+            return received
+        rows, own = torch.arange(start, stop, device=self.shape.device), cache.kv(start, stop)
+        hidden = self.decoder.embed_tokens(ids[start:stop])[None]
+        place = Place(self.decoder, self.shape, cache, rows, stop, hidden)
+        for layer in range(max(layers) + 1):
+            if layer in layers:
+                received += place.attention(layer, hidden)
+            if layer < max(layers):
+                hidden = place.through(layer, hidden)
+        cache.keys[:, :, start:stop], cache.values[:, :, start:stop] = own.k, own.v
+        return received
 
 
 def _union(a: Tensor, b: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -12,6 +13,8 @@ from transformers.masking_utils import sdpa_mask
 from kernels.attention import attend
 
 NAME = "kvcmas_rows"
+BLOCK = 256
+"""Query rows whose probabilities over the whole cache are held at once, one key head at a time."""
 
 
 def rows_attention(
@@ -36,6 +39,25 @@ def rows_attention(
         return found
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     return attend(query[0], key[0], value[0], q_pos, scale)[None].transpose(1, 2), None
+
+
+def mass(q: Tensor, k: Tensor, q_pos: Tensor, scale: float) -> Tensor:
+    """Attention that each key row receives, summed over query heads and query rows; fp32 ``[N]``.
+
+    Args:
+        q: ``[Hq, R, D]`` rotated queries at positions ``q_pos`` ``[R]``.
+        k: ``[H, N, D]`` rotated keys, row j at position j; the mask is ``kv_pos <= q_pos``.
+    """
+    heads, rows, dim = k.shape
+    total = torch.zeros(rows, device=k.device)
+    at = torch.arange(rows, device=k.device)
+    grouped = q.float().reshape(heads, -1, len(q_pos), dim)  # [H, G, R, D]
+    for begin in range(0, len(q_pos), BLOCK):
+        future = at > q_pos[begin : begin + BLOCK, None]
+        for queries, keys in zip(grouped[:, :, begin : begin + BLOCK], k, strict=True):
+            scores = (queries @ keys.float().T * scale).masked_fill(future, -torch.inf)  # [G, B, N]
+            total += scores.softmax(-1).sum((0, 1))
+    return total
 
 
 def install(model: Any) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from methods.base import KV, Shape
+from methods.base import KV, Shape, Shift
 
 
 class RowCache:
@@ -45,6 +45,12 @@ class RowCache:
             self.keys[layer].index_copy_(1, self._rows, keys[0])
             self.values[layer].index_copy_(1, self._rows, values[0])
         return self.keys[layer, None, :, : self.stop], self.values[layer, None, :, : self.stop]
+
+    def add(self, layer: int, shift: Shift) -> None:
+        """Add to held rows of one layer, in fp32 and with one rounding."""
+        for held, delta in ((self.keys[layer], shift.keys), (self.values[layer], shift.values)):
+            moved = held[:, shift.rows].float() + delta.float()
+            held.index_copy_(1, shift.rows, moved.to(held.dtype))
 
     def kv(self, start: int, stop: int) -> KV:
         """A copy of rows ``[start, stop)`` that shares no storage with the live cache."""
