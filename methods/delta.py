@@ -9,8 +9,6 @@ Methods of this family are points of one grid, codec x reference x weights x gat
 
 from __future__ import annotations
 
-from hashlib import sha256
-
 import torch
 from torch import Tensor
 
@@ -21,13 +19,9 @@ from methods.frame import Blend
 from methods.gate import Verdict, activated
 from methods.glue import Templates, followers
 from methods.grid import Edge, Grid, Request, Visit
-from methods.lowrank import Codec
+from methods.learner import Learner
 from methods.prefix import RolePrefixes, digest, role
-from methods.segment import Placed
 from methods.weights import TokenWeights, base_keys, base_values, channel_weights, effective, hot_anchors
-
-# Relative error of layer 0 between two caches of the same tokens: rounding of the caches and of two rotations.
-LAYER0 = {torch.float16: 2e-2, torch.bfloat16: 5e-2}
 
 
 class DeltaSharing:
@@ -36,7 +30,7 @@ class DeltaSharing:
     def __init__(self, grid: Grid, shape: Shape, seed: int) -> None:
         self.grid = grid
         self.shape = shape
-        self.seed = seed
+        self.learner = Learner(grid, seed)
         self.forget()
 
     def forget(self) -> None:
@@ -46,14 +40,19 @@ class DeltaSharing:
         self.prefixes = RolePrefixes(self.shape.device)
         self.templates = Templates(self.shape.device)
         self._requests: dict[str, Request] = {}
-        self._last = Visit((), {})
+        self._notes: dict[str, float] = {}
 
     def plan(self, hop: Hop, engine: Engine) -> Plan:
-        grid = self.grid
         request = self._requests.setdefault(hop.trajectory, Request())
+        plan = self._plan(hop, engine, request)
+        self._notes = request.visits[hop.index].notes()
+        return plan
+
+    def _plan(self, hop: Hop, engine: Engine, request: Request) -> Plan:
+        grid = self.grid
         edges = self._edges(hop, engine, request)
         stale = self.templates.fetch(hop, engine) if edges and grid.glue != "recompute" else {}
-        visit = self._last = request.visits[hop.index] = Visit(edges, stale)
+        visit = request.visits[hop.index] = Visit(edges, stale)
         if not edges or hop.warmup:
             return Dense()
         if grid.gate.closed or not all(self._judge(edge, visit, request).reliable for edge in edges):
@@ -77,11 +76,12 @@ class DeltaSharing:
         seen: set[str] = set()
         for edge in visit.edges:
             if edge.key not in seen and self._admits(edge, hop, visit, request):
-                request.staged.append((edge.pool, self._learn(edge, hop, visit, executed, request)))
+                request.staged.append((edge.pool, self.learner.anchor(edge, hop, visit, executed, request, self.seen)))
             seen.add(edge.key)
+        self._notes = visit.notes()
 
     def end(self, trajectory: str) -> None:
-        self._last = Visit((), {})
+        self._notes = {}
         self.prefixes.end(trajectory)
         request = self._requests.pop(trajectory, None)
         if request is None:
@@ -103,21 +103,8 @@ class DeltaSharing:
         return StateBytes(exact + sum(p.nbytes for p in bases.values()), sum(p.nbytes for p in deltas))
 
     def notes(self) -> dict[str, float]:
-        """Of the last plan: usable anchors (fewest over its spans), effective number of anchors exp(entropy) of the
-        key and value weights (means over spans), share of the reused rows that got a correction, worst gate value."""
-        last, notes = self._last, dict[str, float]()
-        gated = [v.value for v in last.verdicts.values() if v.value == v.value]
-        rows = sum(len(edge.place) for edge in last.edges)
-        if last.usable:
-            notes["anchors"] = float(min(last.usable))
-        if gated:
-            notes["gate"] = max(gated)
-        if last.effective_k:
-            notes["effective_anchors_k"] = sum(last.effective_k) / len(last.effective_k)
-            notes["effective_anchors_v"] = sum(last.effective_v) / len(last.effective_v)
-        if rows:
-            notes["coverage"] = last.covered / rows
-        return notes
+        """Facts about the last hop, see :meth:`methods.grid.Visit.notes`."""
+        return self._notes
 
     def _edges(self, hop: Hop, engine: Engine, request: Request) -> tuple[Edge, ...]:
         """The shared spans that an earlier hop holds; others have no reference and run fresh."""
@@ -228,54 +215,6 @@ class DeltaSharing:
         if grid.admission == "first_n" or len(held) < grid.pool:
             return len(held) < grid.pool
         return not grid.gate.judge(edge.reference.v, self._covering(edge)).reliable
-
-    def _learn(self, edge: Edge, hop: Hop, visit: Visit, executed: Executed, request: Request) -> Anchor:
-        grid, place = self.grid, edge.place
-        suffix = "" if grid.anchor_base == "last_writer" else f"@{hop.index}"
-        name = f"{hop.trajectory}/{edge.key}@{hop.index}"
-        origin = f"{hop.trajectory}/{place.span.id if place.span else ''}/{edge.origin}/base"
-        if origin not in request.bases:
-            keys, values = grid.frame.keys(edge.reference), grid.frame.values(edge.reference)
-            request.bases[origin] = self._store(origin, keys, values, grid.base_key, grid.base_value)
-        delta = self._delta(f"{name}/delta", executed, place, edge.reference, grid.delta)
-        glue = [
-            self._delta(f"{name}/glue{nth}", executed, p, visit.stale[p.index], grid.glue_delta)
-            for nth, p in enumerate(edge.glue)
-            if grid.glue == "delta"
-        ]
-        return Anchor(
-            name=f"{hop.trajectory}/{edge.pool}{suffix}",
-            length=len(place),
-            base=request.bases[origin],
-            deltas={edge.key: delta},
-            glue={edge.key: tuple(glue)},
-        )
-
-    def _delta(self, name: str, executed: Executed, place: Placed, base: KV, codec: Codec) -> Pair:
-        """Exact minus reference rows, without layer 0: it depends on token and position only.
-
-        Raises:
-            ValueError: if layer 0 does differ, so that the reference cannot be a cache of the same tokens.
-        """
-        exact = executed.kv(place.start, place.stop)
-        dk, dv = self.grid.frame.delta(exact, base)
-        for part, delta, whole in (("keys", dk, exact.k), ("values", dv, exact.v)):
-            error = float(torch.linalg.vector_norm(delta[0].float()))
-            norm = float(torch.linalg.vector_norm(whole[0].float()))
-            if not error <= LAYER0.get(whole.dtype, 1e-2) * norm:
-                raise ValueError(
-                    f"layer 0 {part} of {name} differ from their reference by {error / max(norm, 1e-30):.2g} of their "
-                    "norm, so the reference holds other tokens"
-                )
-        return self._store(name, dk[1:], dv[1:], codec, codec)
-
-    def _store(self, name: str, keys: Tensor, values: Tensor, codec_k: Codec, codec_v: Codec) -> Pair:
-        k, v = codec_k.encode(keys, self._seeded(name, "k")), codec_v.encode(values, self._seeded(name, "v"))
-        return Pair(name, k, v, self.seen)
-
-    def _seeded(self, name: str, kind: str) -> int:
-        """Seed of the sketch: a function of run seed, name and kind, never of the order of events."""
-        return int.from_bytes(sha256(f"{self.seed}|{name}|{kind}".encode()).digest()[:7], "big")
 
 
 def _text(ids: tuple[int, ...]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from methods import state
@@ -10,13 +11,14 @@ from methods.delta import DeltaSharing
 from methods.grid import Grid
 
 
-class DeltaMethod:
+class DeltaMethod(ABC):
     """A method whose hyperparameters name a point of the grid; subclasses say which one in :meth:`grid`."""
 
     _sharing: DeltaSharing | None = None
 
+    @abstractmethod
     def grid(self, shape: Shape) -> Grid:
-        raise NotImplementedError
+        """The point of the grid that the hyperparameters name, for this model."""
 
     def bind(self, shape: Shape, seed: int) -> None:
         self._sharing = DeltaSharing(self.grid(shape), shape, seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -93,6 +94,24 @@ class Visit:
     effective_k: list[float] = field(default_factory=list)
     effective_v: list[float] = field(default_factory=list)
     covered: int = 0
+
+    def notes(self) -> dict[str, float]:
+        """``anchors``: fewest usable ones over the spans; ``gate``: the worst value a gate measured;
+        ``effective_anchors_k``, ``_v``: exp(entropy) of the weights, mean over tokens and spans; ``coverage``: share of
+        the reusable rows that got a correction."""
+        notes = dict[str, float]()
+        gated = [v.value for v in self.verdicts.values() if not math.isnan(v.value)]
+        rows = sum(len(edge.place) for edge in self.edges)
+        if self.usable:
+            notes["anchors"] = float(min(self.usable))
+        if gated:
+            notes["gate"] = max(gated)
+        if self.effective_k:
+            notes["effective_anchors_k"] = sum(self.effective_k) / len(self.effective_k)
+            notes["effective_anchors_v"] = sum(self.effective_v) / len(self.effective_v)
+        if rows:
+            notes["coverage"] = self.covered / rows
+        return notes
 
 
 @dataclass(eq=False)
