@@ -10,7 +10,8 @@ from typing import ClassVar
 from harness.errors import UserError
 from harness.tasks.agent import Agent, agent_of, agents_of
 from harness.tasks.base import Dataset, Item, Manifest, items_sha256
-from harness.tasks.source import Hub, Record, read
+from harness.tasks.source import Hub, read
+from harness.tasks.table import Record
 
 TASK_AGENTS = 3
 

@@ -9,7 +9,8 @@ from harness.errors import UserError
 from harness.tasks.base import Item, content_hash
 from harness.tasks.benchmark import Benchmark
 from harness.tasks.number import canonical, gold_number, last_number
-from harness.tasks.source import Hub, Record
+from harness.tasks.source import Hub
+from harness.tasks.table import Record
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,8 @@ from harness.errors import UserError
 from harness.tasks.base import Item, content_hash
 from harness.tasks.benchmark import Benchmark
 from harness.tasks.letter import LETTERS, chosen_letter
-from harness.tasks.source import Hub, Record
+from harness.tasks.source import Hub
+from harness.tasks.table import Record
 
 OPTIONS = 4
 ORDER_SEED = 888
@@ -86,6 +87,11 @@ def _choices(record: Record) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise UserError(f"{record.where}: column 'choices' must hold a list of {OPTIONS} texts, found {value!r}")
     choices = tuple("" if choice is None else str(choice) for choice in value)
+    for letter, choice in zip(LETTERS, choices, strict=False):
+        if not choice.strip():
+            raise UserError(
+                f"{record.where}: column 'choices': choice {letter} is empty, but every option needs a text"
+            )
     if len(choices) != OPTIONS:
         raise UserError(f"{record.where}: column 'choices' must hold {OPTIONS} texts, found {len(choices)}")
     return choices

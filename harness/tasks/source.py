@@ -6,14 +6,15 @@ Everything that can be wrong with data is said here, in one sentence with its pl
 from __future__ import annotations
 
 import csv
-import json
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
 from harness.errors import UserError
+from harness.tasks.table import Record, check_columns, json_array, json_lines, rows, some
 
 FORMATS = (".jsonl", ".json", ".csv", ".parquet")
 
@@ -25,23 +26,6 @@ class Hub:
     path: str
     config: str
     sizes: tuple[tuple[str, int], ...]
-
-
-@dataclass(frozen=True)
-class Record:
-    """One row and where it stands (``test.jsonl:3``), for messages."""
-
-    values: Mapping[str, object]
-    where: str
-
-    def text(self, column: str) -> str:
-        """The text of a column. Raises UserError if it is empty or neither text nor a number."""
-        value = self.values.get(column)
-        if value is None or (isinstance(value, str) and not value.strip()):
-            raise UserError(f"{self.where}: column {column!r} is empty, but every row needs it")
-        if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise UserError(f"{self.where}: column {column!r} must hold text, found {type(value).__name__}")
-        return str(value)
 
 
 @dataclass(frozen=True)
@@ -72,7 +56,7 @@ def read(source: str, sample: str, hub: Hub, split: str, revision: str | None, c
         return _read_hub(hub, split, revision, columns)
     if source == "sample":
         file = resources.files("harness") / "data" / sample
-        return Table("sample", "", "", _json_lines(file.read_bytes(), sample, columns))
+        return Table("sample", "", "", json_lines(file.read_bytes(), sample, columns))
     return Table(f"file:{Path(source).name}", "", "", _read_file(Path(source).expanduser(), columns))
 
 
@@ -94,72 +78,79 @@ def _read_file(path: Path, columns: tuple[str, ...]) -> tuple[Record, ...]:
     except OSError as error:
         raise UserError(f"task.source={path} cannot be read: {error.strerror or error}") from error
     if path.suffix.lower() == ".json" and content.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
-        return _json_array(content, str(path), columns)
-    return _json_lines(content, str(path), columns)
-
-
-def _json_lines(content: bytes, name: str, columns: tuple[str, ...]) -> tuple[Record, ...]:
-    records = []
-    for number, line in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
-        if line.strip():
-            where = f"{name}:{number}"
-            try:
-                value = json.loads(line.decode("utf-8"))
-            except UnicodeDecodeError as error:
-                raise UserError(f"{where}: expected UTF-8 text, found byte 0x{line[error.start]:02x}") from error
-            except (json.JSONDecodeError, RecursionError) as error:
-                reason = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
-                raise UserError(
-                    f"{where}: expected one JSON object on this line, found broken JSON ({reason})"
-                ) from error
-            records.append(_record(value, where, columns))
-    return _some(records, name)
-
-
-def _json_array(content: bytes, name: str, columns: tuple[str, ...]) -> tuple[Record, ...]:
-    try:
-        values = json.loads(content.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise UserError(f"{name}: expected UTF-8 text, found byte 0x{content[error.start]:02x}") from error
-    except json.JSONDecodeError as error:
-        raise UserError(
-            f"{name}:{error.lineno}: expected a JSON array of objects, found broken JSON ({error.msg})"
-        ) from error
-    return _some([_record(value, f"{name} row {n}", columns) for n, value in enumerate(values, start=1)], name)
+        return json_array(content, str(path), columns)
+    return json_lines(content, str(path), columns)
 
 
 def _csv(path: Path, columns: tuple[str, ...]) -> tuple[Record, ...]:
     import datasets
 
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            header = next(csv.reader(file), None)
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"task.source={path}: expected CSV in UTF-8 ({error})") from error
-    if not header:
-        raise UserError(f"task.source={path} is empty; expected the columns {', '.join(columns)}")
-    _check_columns(header, f"{path}:1", columns)
+    header = _csv_header(path, columns)
     features = datasets.Features({name: datasets.Value("string") for name in header})
-    with tempfile.TemporaryDirectory() as cache:
+    with _scratch() as cache:
         try:
             data = datasets.Dataset.from_csv(
-                str(path), features=features, keep_in_memory=True, cache_dir=cache, keep_default_na=False
+                str(path),
+                features=features,
+                keep_in_memory=True,
+                cache_dir=cache,
+                keep_default_na=False,
+                encoding="utf-8-sig",
             )
         except Exception as error:  # whatever the parser raises, the remedy is the same
             raise UserError(f"task.source={path} cannot be parsed as CSV: {_reason(error)}") from error
-        return _some(_rows(data, str(path), columns), str(path))
+        return some(rows(data, str(path), columns), str(path))
+
+
+def _csv_header(path: Path, columns: tuple[str, ...]) -> list[str]:
+    """Column names of a CSV file whose rows all have as many cells, and which has rows at all."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, strict=True)
+            header = next(reader, [])
+            check_columns(header, f"{path}:1", columns)
+            empty = True
+            for cells in filter(None, reader):
+                empty = False
+                if len(cells) != len(header):
+                    where = f"{path}:{reader.line_num}"
+                    raise UserError(f"{where}: expected {len(header)} cells as in the header, found {len(cells)}")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"task.source={path}: expected CSV in UTF-8 text, found byte 0x{error.object[error.start]:02x}"
+        ) from error
+    except csv.Error as error:
+        raise UserError(f"{path}:{reader.line_num}: broken CSV ({error})") from error
+    if empty:
+        raise UserError(f"{path} has no rows; task.source needs at least one")
+    return header
 
 
 def _parquet(path: Path, columns: tuple[str, ...]) -> tuple[Record, ...]:
     import datasets
 
-    with tempfile.TemporaryDirectory() as cache:
+    with _scratch() as cache:
         try:
             data = datasets.Dataset.from_parquet(str(path), keep_in_memory=True, cache_dir=cache)
         except Exception as error:  # whatever the parser raises, the remedy is the same
             raise UserError(f"task.source={path} cannot be read as Parquet: {_reason(error)}") from error
-        _check_columns(data.column_names, str(path), columns)
-        return _some(_rows(data, str(path), columns), str(path))
+        check_columns(data.column_names, str(path), columns)
+        return some(rows(data, str(path), columns), str(path))
+
+
+@contextmanager
+def _scratch() -> Iterator[str]:
+    """A cache folder that lasts as long as the reading of a local file, with the reader's progress bars off."""
+    import datasets
+
+    shown = not datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        with tempfile.TemporaryDirectory() as cache:
+            yield cache
+    finally:
+        if shown:
+            datasets.enable_progress_bars()
 
 
 def _read_hub(hub: Hub, split: str, revision: str | None, columns: tuple[str, ...]) -> Table:
@@ -181,33 +172,7 @@ def _read_hub(hub: Hub, split: str, revision: str | None, columns: tuple[str, ..
             "set task.revision to a revision with the official rows"
         )
     name = f"{hub.path}/{split}"
-    return Table(f"hub:{hub.path}", revision or "main", split, _some(_rows(data, name, columns), name))
-
-
-def _rows(data: Iterable[Mapping[str, object]], name: str, columns: tuple[str, ...]) -> list[Record]:
-    return [_record(value, f"{name} row {number}", columns) for number, value in enumerate(data, start=1)]
-
-
-def _record(value: object, where: str, columns: tuple[str, ...]) -> Record:
-    if not isinstance(value, Mapping):
-        raise UserError(f"{where}: expected a JSON object with {', '.join(columns)}, found {type(value).__name__}")
-    _check_columns(value, where, columns)
-    return Record(value, where)
-
-
-def _check_columns(found: Iterable[str], where: str, columns: tuple[str, ...]) -> None:
-    names = list(found)
-    if missing := [column for column in columns if column not in names]:
-        raise UserError(
-            f"{where}: missing column {', '.join(missing)}; expected {', '.join(columns)}, "
-            f"found {', '.join(names) or 'none'}"
-        )
-
-
-def _some(records: list[Record], name: str) -> tuple[Record, ...]:
-    if not records:
-        raise UserError(f"{name} has no rows; task.source needs at least one")
-    return tuple(records)
+    return Table(f"hub:{hub.path}", revision or "main", split, some(rows(data, name, columns), name))
 
 
 def _reason(error: BaseException) -> str:
