@@ -225,6 +225,47 @@ def test_partial_rows_stay_nested_and_fresh_rows_survive(engine: HF) -> None:  #
     assert run.fresh_rows[-1] >= 19 + 5 + 11
 
 
+def test_hidden_states_of_decoded_rows_equal_those_of_a_prefill(engine: HF) -> None:
+    layers = frozenset({0, 2})
+    run = dense(engine, captures=layers)
+    longer = Prompt((*READER.segments, Private(run.output_ids[:-1])))
+    again = dense(engine, longer, Decoding(1), captures=layers)
+    for layer in layers:
+        mine = run.hidden(layer, 0, len(longer))
+        torch.testing.assert_close(mine, again.hidden(layer, 0, len(longer)), rtol=1e-4, atol=1e-4)
+    with pytest.raises(ValueError, match="not held"):
+        run.hidden(2, 0, len(longer) + 1)
+
+
+def test_hidden_states_of_rows_that_did_not_run_are_unset(engine: HF) -> None:
+    run = engine.run(READER, Reuse(from_source(engine)), GREEDY, captures=frozenset({1}))
+    at = READER.placed[3]
+    assert run.hidden(1, at.start, at.stop).isnan().all()
+    assert run.hidden(1, at.stop, run.held).isfinite().all()
+
+
+@pytest.mark.parametrize("decoded", [False, True])
+def test_attention_equals_that_of_the_eager_model(engine: HF, decoded: bool) -> None:
+    layers = (1, 3)
+    run = dense(engine)
+    before = run.kv(0, run.held)
+    start, stop = (run.held - 4, run.held) if decoded else (READER.placed[1].stop - 10, READER.placed[1].stop)
+    mass = run.attention(start, stop, layers)
+    ids = torch.tensor([(*READER.ids, *run.output_ids)[:stop]])
+    ours = engine.model.config._attn_implementation
+    engine.model.set_attn_implementation("eager")
+    try:
+        with torch.no_grad():
+            probabilities = engine.model(ids, output_attentions=True).attentions
+    finally:
+        engine.model.set_attn_implementation(ours)
+    expected = sum(probabilities[layer][0, :, start:stop].sum(dim=(0, 1)) for layer in layers)
+    torch.testing.assert_close(mass, expected, rtol=1e-3, atol=1e-3)
+    after = run.kv(0, run.held)
+    assert torch.equal(before.k, after.k)
+    assert torch.equal(before.v, after.v)
+
+
 def test_entering_at_a_layer_with_exact_hidden_states_equals_dense(engine: HF) -> None:
     """Rows below the entry layer come from the dense cache, above it they are recomputed: nothing may change."""
     entry = 2
