@@ -18,12 +18,16 @@ def test_auto_is_torch_on_a_cpu() -> None:
 
 
 def test_a_choice_ends_with_its_block_even_after_an_error() -> None:
-    with pytest.raises(RuntimeError, match="inside"), using("triton"):
-        assert chosen(CPU) is Implementation.TRITON
-        with using("torch"):
-            assert chosen(CPU) is Implementation.TORCH
-        assert chosen(CPU) is Implementation.TRITON
-        raise RuntimeError("inside")
+    def inside() -> None:
+        with using("triton"):
+            assert chosen(CPU) is Implementation.TRITON
+            with using("torch"):
+                assert chosen(CPU) is Implementation.TORCH
+            assert chosen(CPU) is Implementation.TRITON
+            raise RuntimeError("inside")
+
+    with pytest.raises(RuntimeError, match="inside"):
+        inside()
     assert chosen(CPU) is Implementation.TORCH
 
 

@@ -130,7 +130,7 @@ def test_names_the_argument_that_does_not_fit(name: str, change: dict[str, Any])
             measure(**{**good, **change})
     with pytest.raises(ValueError, match=r"^anchors\[0\] must have at least 20 rows"):
         distance.span_l2(good["x"], good["anchors"])
-    with pytest.raises(ValueError, match="^temperature"):
+    with pytest.raises(ValueError, match=r"^temperature"):
         distance.softmax_weights(torch.zeros(2), 0.0)
-    with pytest.raises(ValueError, match="^distance"):
+    with pytest.raises(ValueError, match=r"^distance"):
         distance.softmax_weights(torch.zeros(2, dtype=torch.float64), 1.0)

@@ -148,7 +148,7 @@ def test_joint_form_shares_the_left_space_of_keys_and_values() -> None:
 def test_names_the_argument_that_does_not_fit(name: str, change: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=f"^{name}"):
         factorise(**{"x": torch.zeros(4, 5, 6), "rank": 2, "seed": 0, **change})  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="^v must"):
+    with pytest.raises(ValueError, match=r"^v must"):
         factorise_joint(torch.zeros(1, 5, 6), torch.zeros(1, 5, 7), 2, seed=0)
-    with pytest.raises(ValueError, match="^balance"):
+    with pytest.raises(ValueError, match=r"^balance"):
         factorise_joint(torch.zeros(1, 5, 6), torch.zeros(1, 5, 6), 2, seed=0, balance=0.0)

@@ -93,5 +93,5 @@ def test_names_the_argument_that_does_not_fit(name: str, change: dict[str, Any])
     apply(**good)
     with pytest.raises(ValueError, match=f"^{name}"):
         apply(**{**good, **change})
-    with pytest.raises(ValueError, match="^density"):
+    with pytest.raises(ValueError, match=r"^density"):
         sparsify(span(2, 2, 5, 8), 1.5)
