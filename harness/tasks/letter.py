@@ -70,7 +70,7 @@ def chosen_letter(text: str, choices: Sequence[str]) -> str | None:
         for match in _LETTER.finditer(text)
         if match[0].upper() in letters and not any(match.start() in span for span in inside)
     ]
-    kept = [mention for mention in found if not mention.denied]
+    kept = [mention for mention in found if not mention.denied and not wording.NOUN.search(mention.before)]
     claims = [*_phrased(kept), *_introduced(text, spelled), *_agreed(text, list(_bare(text, kept, options)))]
     claims.sort(key=lambda claim: claim.start)
     judged = _agreed(text, list(_praised(kept)))
@@ -108,7 +108,8 @@ def _phrased(mentions: list[_Mention]) -> Iterator[_Claim]:
 def _praised(mentions: list[_Mention]) -> Iterator[_Claim]:
     """Letters that are called correct."""
     for mention in mentions:
-        clear = mention.capital or mention.marked or wording.NAMED.search(mention.before)
+        clear = mention.capital or mention.marked or re.search(r"(?:^|[\n.,;:!?]\s)\s*$", mention.before)
+        clear = clear or wording.NAMED.search(mention.before)
         if clear and wording.PRAISE.match(mention.after):
             earlier = wording.JOINED_BEFORE.search(mention.before)
             yield _Claim(mention.start, mention.joined | ({earlier[1].upper()} if earlier else set()))
@@ -134,7 +135,7 @@ def _bare(text: str, mentions: list[_Mention], options: list[str]) -> Iterator[_
         if re.fullmatch(r"[\s>#\"'(\[{<=-]*", text[begin : mention.start]):
             own = options[LETTERS.index(mention.letter)] if options else ""
             alone = re.fullmatch(r"[\s\"')\]}>.,:;!?]*", after) is not None
-            delimited = re.match(r"\s*[)\]}.:,-]+\s*", after)
+            delimited = re.match(r"\s*[)\]}.:,-]+\s*|\s+", after)
             if alone or (delimited and _same(after[delimited.end() :], own)):
                 yield _Claim(mention.start, frozenset({mention.letter}))
 
@@ -147,7 +148,7 @@ def _is_option(mention: _Mention) -> bool:
     if re.search(r"(?:^|\n)[\s>\"'-]*$", before):
         if re.match(r"\s*[).:]\s|\s*[).:]$|\s+-\s", after):
             return True
-        if mention.capital and re.match(r",|\s+(?:because|since|as)\b", after):
+        if re.match(r",?\s+(?:because|since)\b", after) or (mention.capital and re.match(r",|\s+as\b", after)):
             return True
     if re.search(r"[.!?:;]\s+$", before) and re.fullmatch(r"[.)!]?\s*", after):
         return True

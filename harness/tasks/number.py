@@ -25,7 +25,7 @@ _LATEX = (
 )
 _TOKEN = re.compile(
     rf"(?:(?P<whole>\d+)[ ]*)?{_LATEX}"
-    rf"|(?:(?P<mixed>\d+)[ ])?(?<![\d.,])(?P<top>{_NUMBER})[ ]?/[ ]?(?P<below>{_NUMBER})"
+    rf"|(?:(?P<mixed>\d+)[ ]{{1,2}})?(?<![\d.,])(?P<top>{_NUMBER})[ ]?/[ ]?(?P<below>{_NUMBER})"
     rf"|(?P<number>{_NUMBER})(?:{_SCIENCE}|{_POWER})?(?:{_SCALE})?",
 )
 _SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 
-_OPEN = r"[\s:=>\"'<\[({.,\\-]*$"  # between a phrase and its letter
+_OPEN = r"[\s:=>\"'<\[({}.,\\-]*$"  # between a phrase and its letter
 _BE = (
     r"(?:is|are|was|be|being|remains|becomes|would be|will be|should be|must be|has to be|could be|seems to be|equals)"
 )
-_THING = r"(?:answer|choice|option|response|solution|selection|pick|decision|conclusion|verdict|guess|vote)"
+_THING = r"(?:answer|choice|option|response|solution|selection|pick|decision|conclusion|verdict|guess|letter)"
 _NAME = r"(?:option|choice|letter|answer|alternative)"
 _FILLER = (
     r"(?:[\s,:]*\b(?:either|both|therefore|thus|hence|so|clearly|definitely|certainly|most|likely|probably|actually|indeed|"
@@ -29,7 +29,7 @@ _STRONG = (
     rf"\b(?:correct|right|best|true|final|selected|chosen|proper|appropriate|accurate|likely)\s+(?:\w+\s+){{0,3}}?{_BE}\b",
     r"\b(?:correct|final|selected|chosen|ans|result)\.?\s*[:=]",
     r"\boutput is\b",
-    rf"\b(?:i|we|i'd|i'll|i'm|we'll|let's|would|will|to|and|so|then|must|should)\s+(?:\w+\s+)?{_CHOOSE}\b"
+    rf"\b(?:i|we|me|i'd|i'll|i'm|we'll|let's|would|will|to|and|so|then|must|should)\s+(?:\w+\s+)?{_CHOOSE}\b"
     r"(?: that| it's| it is)?",
     r"(?:^|[.\n:]\s*)(?:choose|pick|select|choosing|picking|selecting)\b",
     r"\b(?:chang|correct|revis|switch|updat|amend)\w*\s+(?:(?:my|the|it|this|that)(?:\s+\w+){0,2}?\s+)?to\b",
@@ -38,23 +38,30 @@ _STRONG = (
     r"(?::|\best\b|\bist\b|\bes\b|\bè\b|\bé\b|-)",
     r"\\f?boxed",
     r"#{2,}",
-    r"<answer>",
+    r"<(?:answer|final|final_answer|choice|result)>",
+    r"\bvote (?:is for|goes to|goes for)\b",
 )
 _WEAK = (
     r"\b(?:therefore|thus|hence|so|accordingly|consequently|finally|in conclusion|it's|it is|it must be|that's|that is|"
-    r"this is|it should be|make that|i mean|i meant|or rather|rather|instead|actually|correction|wait|sorry|no|hmm|"
+    r"this is|it should be|has to be|make that|scratch that|"
+    r"clearly|certainly|probably|i mean|i meant|or rather|rather|instead|actually|correction|wait|sorry|no|hmm|"
     r"definitely|leaves|leaving|must be|should be|only)\b"
 )
 _AFTER = (
     r"because|since|as|for|which|that|is|was|based|given|due|although|though|while|whereas|if|when|where|and|but|not|from|"
-    r"in|with|by|rather|instead|will|would|seems|looks|here|therefore|so|or|according|per|only|again|has|over|above"
+    r"in|with|by|rather|instead|will|would|seems|looks|here|therefore|so|or|according|per|only|again|has|over|above|then"
 )
 _COPULA = r"(?:is|are|was|would be|seems|looks|must be|should be|can be|appears|remains|has been)"
 _JOIN = r"\s*(?:,\s*(?:and|or)?|/|&|\+|\band\b|\bor\b)\s*"
 
 STRONG = re.compile("(?:" + "|".join(_STRONG) + ")" + _FILLER + _OPEN, re.IGNORECASE)
 WEAK = re.compile(_WEAK + _FILLER + _OPEN, re.IGNORECASE)
-NAMED = re.compile(rf"\b{_NAME}\s+[\"'(\[{{]*$", re.IGNORECASE)
+NAMED = re.compile(rf"(?:\b{_NAME}\s+|选项\s*|選項\s*)[\"'(\[{{]*$", re.IGNORECASE)
+NOUN = re.compile(  # what a letter after it belongs to
+    r"\b(?:vitamin|hepatitis|type|grade|plan|group|appendix|figure|point|vector|matrix|set|country|company|person|firm|"
+    r"party|state|event|variable|species|protein|factor|section|class|part|team|city|player|school|influenza)\s+$",
+    re.IGNORECASE,
+)
 DENIED_BEFORE = re.compile(
     r"(?:\bnot|n't|\bnever|\bneither|\bnor|\bexcept|\bthan|\binstead of|\beliminat\w+|\brul\w+ out|\breject\w*|"
     rf"\bexclud\w+|\bdiscard\w*|\bwithout)\s+(?:be\s+)?(?:the\s+)?(?:{_NAME}\s+)?"
@@ -68,17 +75,17 @@ DENIED_AFTER = re.compile(
     re.IGNORECASE,
 )
 PRAISE = re.compile(
-    rf"(?:[)\]}}\"'.:]+(?:[^.;\n]{{0,80}}?))?\s+{_COPULA}\s+(?:to be\s+)?"
-    r"(?:(?:clearly|indeed|therefore|definitely|still|thus)\s+)?(?:the\s+|my\s+)?(?:only\s+|most\s+|single\s+|best\s+)?(?:correct|right|true|best|answer|accurate|likely|appropriate|"
-    r"choice|final)\b",
+    rf"(?:[)\]}}\"'.:]+(?:(?:(?!(?-i:[\s(][A-J][)\].:,\s]))[^.;\n]){{0,80}}?))?\s+{_COPULA}\s+(?:to be\s+)?"
+    r"(?:(?:clearly|indeed|therefore|definitely|still|thus)\s+)?(?:the\s+|my\s+)?(?:only\s+|most\s+|more\s+|single\s+|best\s+)?(?:correct|right|true|best|better|answer|accurate|likely|appropriate|"
+    r"choice|final|what i (?:choose|pick|would))\b|\s+it is\s*[.!]?\s*$",
     re.IGNORECASE,
 )
 END = re.compile(rf"\s*$|\s*\n|\s*[.,;:!?)\]}}\"'>|/&=<\\]|\s+-|\s+\(|\s+(?:{_AFTER})\b", re.IGNORECASE)
 TEXT_END = re.compile(rf"\s*$|\s*\n|\s*[.,;:!?)\]}}\"'](?!\w)|\s+\(|\s+(?:{_AFTER})\b", re.IGNORECASE)
 JOINED = re.compile(
-    rf"[)\]}}\"']*{_JOIN}(?:the\s+)?(?:{_NAME}\s+)?(?:(?P<letter>[A-J](?![\w'-]|\s+(?:is|was|would|has|seems|cannot|can)\b)|(?<=[(\[])[a-j](?=[)\]])|[a-j](?=[)\]]?\s*[.!?]?\s*$)))",
+    rf"[)\]}}\"']*{_JOIN}(?:the\s+)?(?:{_NAME}\s+)?[(\[]?(?:(?P<letter>[A-J](?![\w'-]|\s+(?:is|was|would|has|seems|cannot|can)\b)|(?<=[(\[])[a-j](?=[)\]])|[a-j](?=[)\]]?\s*[.!?]?\s*$)))",
 )
-JOINED_BEFORE = re.compile(rf"(?<![\w'])([A-J])[)\]]?{_JOIN}(?:{_NAME}\s+)?[(\[]?$")
+JOINED_BEFORE = re.compile(rf"(?<![\w'])([A-J])[)\]]?\s*(?:/|&|\+|\band\b|\bor\b)\s*(?:{_NAME}\s+)?[(\[]?$")
 RETRACT = re.compile(
     r"\b(?:wait|actually|correction|corrected|sorry|mistake\w*|wrong|instead|rather|change\w*|revis\w+|hmm|oops|scratch|"
     r"on reflection|on second thoughts?|no(?=[,.;:!]))\b",
@@ -88,7 +95,8 @@ ARTICLE = re.compile(r"\b(?:the|an?)\s+$", re.IGNORECASE)
 ARTICLE_FIRST = re.compile(r"^\s*(?:the|an?)\s+", re.IGNORECASE)
 SPELLINGS = str.maketrans(
     dict.fromkeys("“”„«»‘’‹›", "'")
-    | dict.fromkeys("–—−―", "-")
+    | dict.fromkeys("–−", "-")
+    | dict.fromkeys("—―", " - ")
     | dict.fromkeys("→⇒⟶➡", ">")
     | {"∴": " so ", "。": ".", "、": ","}
 )
