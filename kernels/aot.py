@@ -156,7 +156,9 @@ def compiled(case: Case, sm: int) -> Compiled:
         {(names.index(name),): [["tt.divisibility", 16]] for name, kind in types.items() if kind.endswith("*")},
     )
     out = triton.compile(
-        source, target=GPUTarget("cuda", sm, 32), options={"num_warps": case.warps, "num_stages": case.stages}
+        source,
+        target=GPUTarget("cuda", sm, 32),
+        options={"num_warps": case.warps, "num_stages": case.stages, "enable_fp_fusion": True},
     )
     registers, stack, spills = _resources(out.asm["cubin"])
     ptx = out.asm["ptx"]
