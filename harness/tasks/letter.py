@@ -11,7 +11,7 @@ from harness.tasks import wording
 
 LETTERS = tuple("ABCDEFGHIJ")
 
-_LETTER = re.compile(r"(?<![A-Za-z0-9_])(?<![A-Za-z0-9]['.-])[A-Ja-j](?![A-Za-z0-9_+#]|['-][A-Za-z]|\.[A-Za-z]\b)")
+_LETTER = re.compile(r"(?<![A-Za-z0-9_])(?<![A-Za-z0-9]['.|-])[A-Ja-j](?![A-Za-z0-9_+#]|['-][A-Za-z]|\.[A-Za-z]\b)")
 _ANSWER = re.compile(r"^[ \t]*A[ \t]*:[ \t]*", re.MULTILINE)
 _DELIMITER = r"[)\]}.:,'\"-]+\s*|\s+"
 _REACH = 160  # characters before a letter in which the phrase that introduces it may stand
@@ -80,8 +80,8 @@ def chosen_letter(text: str, choices: Sequence[str]) -> str | None:
         claims = judged
     if claims:
         return _only(claims[-1].letters)
-    if marked := frozenset(letter for mention in kept if _is_option(mention) for letter in mention.joined):
-        return _only(marked)
+    if marked := [_Claim(mention.start, mention.joined) for mention in kept if _is_option(mention)]:
+        return _only(frozenset(letter for claim in _agreed(text, marked)[-1:] for letter in claim.letters))
     return _only(frozenset(letter for line in text.splitlines() for letter in _equal(line, options)))
 
 
@@ -168,7 +168,11 @@ def _mention(text: str, match: re.Match[str], options: list[str]) -> _Mention:
     if own and (spelled := re.compile(rf"({_DELIMITER}){_loose(own)}(?!\w)", re.IGNORECASE).match(after)):
         after = spelled[1].rstrip() + after[spelled.end() :]
     after = after[:_REACH]
+    called = re.search(r"[A-Za-z0-9][(\[]$", before)  # P(A)
     enclosed = re.search(r"[(\[{<'\"]\s*$", before) and re.match(r"\s*[)\]}>'\"]", after)
+    bracketed = not called and (enclosed or re.match(r"\)(?!\w)", after))
+    equated = own and re.search(rf"(?<!\w){_loose(own)}\s*(?:is|=|-?>)\s*$", before, re.IGNORECASE)  # Paris is B
+    beyond = after if len(joined) == 1 else text[at : at + _REACH]
     return _Mention(
         letter=letter,
         capital=match[0].isupper(),
@@ -177,9 +181,8 @@ def _mention(text: str, match: re.Match[str], options: list[str]) -> _Mention:
         before=before,
         after=after,
         joined=frozenset(joined),
-        marked=enclosed is not None or re.match(r"\)(?!\w)", after) is not None,
-        denied=wording.DENIED_BEFORE.search(before) is not None
-        or wording.DENIED_AFTER.match(after if len(joined) == 1 else text[at : at + _REACH]) is not None,
+        marked=bool(bracketed or equated),
+        denied=bool(wording.DENIED_BEFORE.search(before) or wording.DENIED_AFTER.match(beyond)),
     )
 
 
@@ -239,4 +242,4 @@ def _plain(text: str) -> str:
     text = re.sub(r"<(b|i|u|em|strong|p|span)>(.*?)</\1>", r"\2", text, flags=re.DOTALL)
     text = re.sub(r"\\(?:text|textbf|textit|mathrm|mathbf|mathit|mbox|bf|left|right|quad)\b|\\[,!;:()\[\]]", "", text)
     text = re.sub(r"(?<![A-Za-z0-9])_+|_+(?![A-Za-z0-9])", "", text)
-    return re.sub(r"[*`$]", "", text)
+    return re.sub(r"[*`$]", "", re.sub(r"\\n(?![A-Za-z])", "\n", text))

@@ -20,20 +20,22 @@ _FILLER = (
     r"answer is|statement|number|it's|it is|not \(?[A-J]\)?,? (?:but|it's|it is)|" + _NAME + r"))*"
 )
 _CHOOSE = (
-    r"(?:choose|chose|pick|picked|select|selected|go with|going with|went with|vote for|decide on|settle on|settled on|"
-    r"opt for|answer|say|prefer|guess|think|believe|go for|stick with|stay with|choosing|picking|selecting)"
+    r"(?:choose|chose|pick|picked|select|selected|go with|going with|went with|vote for|decide on|"
+    r"decide for|settle on|settled on|"
+    r"opt for|answer|say|prefer|guess|think|believe|go for|stick with|stay with|stand by|sticking with|staying with|"
+    r"choosing|picking|selecting)"
 )
 _STRONG = (
-    rf"\b{_THING}(?:\s+[\w'()-]+){{0,8}}?\s+{_BE}\b",
+    rf"\b{_THING}(?:,?\s+[\w'()-]+){{0,8}}?,?\s+{_BE}\b",
     rf"\b{_THING}(?:\s+(?:to|for|of)(?:\s+\w+){{1,6}})?['\"]?\s*(?:[:=>]|-+(?=[ >])|\s>)",
     rf"\b(?:correct|right|best|true|final|selected|chosen|proper|appropriate|accurate|likely)\s+(?:\w+\s+){{0,3}}?{_BE}\b",
     r"\b(?:correct|final|selected|chosen|ans|result)\.?\s*[:=]",
     r"\boutput is\b",
     rf"\b(?:i|we|me|i'd|i'll|i'm|we'll|let's|would|will|to|and|so|then|must|should)\s+(?:\w+\s+)?{_CHOOSE}\b"
     r"(?: that| it's| it is)?",
-    r"(?:^|[.\n:]\s*)(?:choose|pick|select|choosing|picking|selecting)\b",
+    r"(?:^|[.\n:]\s*)(?:choose|pick|select|mark|take|go with|choosing|picking|selecting)\b",
     r"\b(?:chang|correct|revis|switch|updat|amend)\w*\s+(?:(?:my|the|it|this|that)(?:\s+\w+){0,2}?\s+)?to\b",
-    r"(?:答案|选择|選擇|选|選|正解)\s*(?:是|为|為|は)?",
+    r"(?:答案|选择|選擇|选|選|正解|答え|정답)\s*(?:是|为|為|は|은)?",
     r"\b(?:respuesta|réponse|reponse|antwort|risposta|resposta|ответ|odpowiedź|cevap)(?:\s+\w+){0,3}?\s*"
     r"(?::|\best\b|\bist\b|\bes\b|\bè\b|\bé\b|-)",
     r"\\f?boxed",
@@ -43,7 +45,8 @@ _STRONG = (
 )
 _WEAK = (
     r"\b(?:therefore|thus|hence|so|accordingly|consequently|finally|in conclusion|it's|it is|it must be|that's|that is|"
-    r"this is|it should be|has to be|make that|scratch that|"
+    r"this is|it should be|has to be|we get|gives|corresponds to|matches|points to|leads to|which is|make that|"
+    r"scratch that|"
     r"clearly|certainly|probably|i mean|i meant|or rather|rather|instead|actually|correction|wait|sorry|no|hmm|"
     r"definitely|leaves|leaving|must be|should be|only)\b"
 )
@@ -56,7 +59,7 @@ _JOIN = r"\s*(?:,\s*(?:and|or)?|/|&|\+|\band\b|\bor\b)\s*"
 
 STRONG = re.compile("(?:" + "|".join(_STRONG) + ")" + _FILLER + _OPEN, re.IGNORECASE)
 WEAK = re.compile(_WEAK + _FILLER + _OPEN, re.IGNORECASE)
-NAMED = re.compile(rf"(?:\b{_NAME}\s+|选项\s*|選項\s*)[\"'(\[{{]*$", re.IGNORECASE)
+NAMED = re.compile(rf"(?:\b(?:{_NAME}|ans)(?:\s+|(?=[(\[]))|选项\s*|選項\s*)[\"'(\[{{]*$", re.IGNORECASE)
 NOUN = re.compile(  # what a letter after it belongs to
     r"\b(?:vitamin|hepatitis|type|grade|plan|group|appendix|figure|point|vector|matrix|set|country|company|person|firm|"
     r"party|state|event|variable|species|protein|factor|section|class|part|team|city|player|school|influenza)\s+$",
@@ -65,7 +68,9 @@ NOUN = re.compile(  # what a letter after it belongs to
 DENIED_BEFORE = re.compile(
     r"(?:\bnot|n't|\bnever|\bneither|\bnor|\bexcept|\bthan|\binstead of|\beliminat\w+|\brul\w+ out|\breject\w*|"
     rf"\bexclud\w+|\bdiscard\w*|\bwithout)\s+(?:be\s+)?(?:the\s+)?(?:{_NAME}\s+)?"
-    rf"(?:[\"'(\[{{]*[A-J][)\]]?\s*(?:,|\bor\b|\band\b|\bnor\b)\s*(?:{_NAME}\s+)?)*[\"'(\[{{]*$",
+    rf"(?:[\"'(\[{{]*[A-J][)\]]?\s*(?:,|\bor\b|\band\b|\bnor\b)\s*(?:{_NAME}\s+)?)*[\"'(\[{{]*$"
+    r"|(?:n't|\bnot|\bnever)\s+(?:think|believe|say|choose|pick|select|agree|likely)\b[^.,;\n]*$"
+    r"|\bunlikely\b[^.,;\n]*$",
     re.IGNORECASE,
 )
 DENIED_AFTER = re.compile(
@@ -80,7 +85,7 @@ PRAISE = re.compile(
     r"choice|final|what i (?:choose|pick|would))\b|\s+it is\s*[.!]?\s*$",
     re.IGNORECASE,
 )
-END = re.compile(rf"\s*$|\s*\n|\s*[.,;:!?)\]}}\"'>|/&=<\\]|\s+-|\s+\(|\s+(?:{_AFTER})\b", re.IGNORECASE)
+END = re.compile(rf"\s*$|\s*\n|\s*[.,;:!?)\]}}\"'>|/&=<\\]|\s+-|\s+\(|\s+(?:{_AFTER})\b|[\u3040-\uffff]", re.IGNORECASE)
 TEXT_END = re.compile(rf"\s*$|\s*\n|\s*[.,;:!?)\]}}\"'](?!\w)|\s+\(|\s+(?:{_AFTER})\b", re.IGNORECASE)
 JOINED = re.compile(
     rf"[)\]}}\"']*{_JOIN}(?:the\s+)?(?:{_NAME}\s+)?[(\[]?(?:(?P<letter>[A-J](?![\w'-]|\s+(?:is|was|would|has|seems|cannot|can)\b)|(?<=[(\[])[a-j](?=[)\]])|[a-j](?=[)\]]?\s*[.!?]?\s*$)))",
