@@ -16,7 +16,7 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 
 # SmolLM2 on the GSM8K sample, dense against KVCMAS, one table at the end.
 demo: $(STAMP)
-	$(BIN)/python -m harness.demo
+	$(BIN)/python -m harness -m method=dense,kvcmas limit=5 workflow.max_new_tokens=48 shadow=true tracking=none
 
 test: $(STAMP)
 	$(BIN)/python -m pytest

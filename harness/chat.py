@@ -41,7 +41,7 @@ class ChatScript:
 
     def _encode(self, text: str, literal: bool = True) -> tuple[int, ...]:
         """Ids of a piece. ``literal``: special tokens written in the text stay text (data must not open turns)."""
-        return tuple(self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=literal))
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=literal, verbose=False))
 
     def _render(self, agent: Agent) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Ids before and after the shared spans of an agent's prompt."""

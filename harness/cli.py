@@ -59,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted; the same command goes on from here", file=sys.stderr)
         return INTERRUPTED
+    outcomes.compare()
     return outcomes.code()
 
 
@@ -69,11 +70,13 @@ class Outcomes:
     Attributes:
         verbose: show tracebacks of refused configurations too.
         codes: one for each job that ended here.
+        runs: folder and overrides of the jobs that ended well, in order.
         process: where they are collected; a launcher may run jobs elsewhere.
     """
 
     verbose: bool
     codes: list[int] = field(default_factory=list)
+    runs: list[tuple[Path, tuple[str, ...]]] = field(default_factory=list)
     process: int = field(default_factory=os.getpid)
 
     def code(self) -> int:
@@ -82,6 +85,18 @@ class Outcomes:
         if failed and len(self.codes) > 1:
             print(f"error: {failed} of {len(self.codes)} runs failed, see above", file=sys.stderr)
         return max(self.codes, default=0)
+
+    def compare(self) -> None:
+        """One table over the complete runs of a sweep, named by the overrides in which they differ."""
+        from harness.folder import SUMMARY
+
+        complete = [(folder, words) for folder, words in self.runs if (folder / SUMMARY).exists()]
+        if len(complete) > 1:
+            from harness.table import print_comparison
+
+            common = set.intersection(*(set(words) for _, words in complete))
+            labels = [" ".join(w.removeprefix("method=") for w in words if w not in common) for _, words in complete]
+            print_comparison([folder for folder, _ in complete], labels)
 
 
 @dataclass(frozen=True)
@@ -107,6 +122,8 @@ class Job:
             if os.getpid() != self.outcomes.process:
                 raise  # the launcher carries it back
         self.outcomes.codes.append(code)
+        if code == 0:
+            self.outcomes.runs.append((folder, tuple(job.overrides.task)))
         return code
 
     def __setstate__(self, state: dict[str, Any]) -> None:

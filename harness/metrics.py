@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import betaincinv
 
 from harness.records import SCHEMA, HopRecord, Phases, Route, Row, StateSize, Status
-from harness.summary import Fidelity, HopCounts, HopTtft, Latency, RouteTtft, Summary, Throughput
+from harness.summary import Fidelity, HopCounts, HopTtft, Latency, RouteTtft, Speedup, Summary, Throughput
 
 ROUTES = (Route.dense, Route.reuse, Route.fallback)
 
@@ -36,8 +36,8 @@ def hops(rows: Iterable[Row]) -> list[HopRecord]:
 
 
 def scored(rows: Iterable[Row]) -> list[Row]:
-    """Rows in the denominator of the accuracy: all but ``missing``."""
-    return [r for r in rows if r.status is not Status.missing]
+    """Rows in the denominator of the accuracy: those with an expected answer, but for ``missing`` ones."""
+    return [r for r in rows if r.status is not Status.missing and r.target is not None]
 
 
 def accuracy(rows: Iterable[Row]) -> float | None:
@@ -173,6 +173,18 @@ def _mean(values: Sequence[float]) -> float | None:
     return float(np.mean(values)) if values else None
 
 
+def speedup(counted: Iterable[HopRecord]) -> Speedup | None:
+    """Of shadowed reuse hops against dense on the same prompts, in the same run, ratios of means (so that long
+    hops weigh more): TTFT of dense / TTFT of reuse, and (match + assemble + encode) / TTFT of dense."""
+    seen = [h for h in counted if h.route is Route.reuse and h.shadow_ttft_s is not None]
+    dense_s = sum(h.shadow_ttft_s or 0.0 for h in seen)
+    reuse_s = sum(h.ttft_s for h in seen)
+    if not dense_s or not reuse_s:
+        return None
+    extra_s = sum(h.phases.match_s + h.phases.assemble_s + h.phases.encode_s for h in seen)
+    return Speedup(dense_s / reuse_s, extra_s / dense_s, len(seen))
+
+
 def hop_counts(rows: Iterable[Row]) -> HopCounts:
     rows = list(rows)
     counted = hops(rows)
@@ -215,6 +227,7 @@ def summarise(rows: Sequence[Row], heading: Heading) -> Summary:
         state_bytes=state_bytes(rows),
         peak_bytes=max((r.peak_bytes for r in rows if r.peak_bytes is not None), default=None),
         fidelity=fidelity(counted),
+        speedup=speedup(counted),
         statuses={status: sum(r.status is status for r in rows) for status in Status},
         phases_s=sum((h.phases for h in counted), Phases()),
         learn_s=learn_s(rows),

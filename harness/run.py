@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import resource
 import sys
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +63,7 @@ def run(cfg: DictConfig, folder: Path) -> int:
         if store.complete:
             print_run(folder)
             print("This run was complete already; change an option, or remove its folder to run it again.")
-            return 0
+            return _worth(store)
         with Tracker.open(cfg.tracking, folder, cfg, names) as tracker:
             execution = Execution(cfg, parts, workload, names, store, cases)
             execution.execute(prompts_sha256(draft, cases))
@@ -72,6 +73,11 @@ def run(cfg: DictConfig, folder: Path) -> int:
         print_run(folder)
     for warning in tracker.warnings:
         print(f"warning: {warning}", file=sys.stderr)
+    return _worth(store)
+
+
+def _worth(store: RunFolder) -> int:
+    """Exit code of a complete run: 1 if not a single sample ran to its end."""
     return 0 if any(row.completed for row in store.rows) else 1
 
 
@@ -192,7 +198,8 @@ class Execution:
             done = runner.run(case)
         except (torch.OutOfMemoryError, MemoryError) as error:
             return self._back(turn, before), self._failed(turn, Status.oom, _first_line(error))
-        except Exception as error:
+        except Exception as error:  # a sample that fails is a row with a status, never the end of the run
+            self._log_failure(case)
             return self._back(turn, before), self._failed(turn, Status.error, _first_line(error))
         size = method.state_bytes()
         return method, Row(
@@ -209,6 +216,10 @@ class Execution:
             state_bytes=StateSize.of(size.base, size.correction),
             hops=done.hops,
         )
+
+    def _log_failure(self, case: Case) -> None:
+        with (self.store.path / "errors.log").open("a", encoding="utf-8") as log:
+            log.write(f"sample {case.sample_id}\n{traceback.format_exc()}\n")
 
     def _failed(self, turn: Turn, status: Status, message: str) -> Row:
         case = turn.case

@@ -72,6 +72,15 @@ class Fidelity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     answer_agrees: float | None
 
 
+class Speedup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What ``n`` shadowed reuse hops save: dense TTFT / reuse TTFT, and what the method adds (matching,
+    assembly, encodes) as a share of the dense TTFT."""
+
+    ttft_ratio: float
+    correction_share: float
+    n: int
+
+
 class Summary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``summary.json``. Its existence means that the run is complete. The formulas are in ``harness.metrics``.
 
@@ -103,6 +112,7 @@ class Summary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     state_bytes: StateSize | None
     peak_bytes: int | None
     fidelity: Fidelity | None
+    speedup: Speedup | None
     statuses: dict[Status, int]
     phases_s: Phases
     learn_s: float

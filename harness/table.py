@@ -37,17 +37,24 @@ def print_run(folder: Path, console: Console | None = None) -> None:
     console.print(Text(f"\nfiles: {folder}\n"), soft_wrap=True)  # a path is copied, so that it must not be broken
 
 
-def print_comparison(folders: Sequence[Path], console: Console | None = None) -> None:
-    """Print one table over complete runs, a row per run, in the order given. Raises UserError as :func:`print_run`."""
+def print_comparison(
+    folders: Sequence[Path], labels: Sequence[str] | None = None, console: Console | None = None
+) -> None:
+    """Print one table over complete runs, a row per run, in the order given. Raises UserError as :func:`print_run`.
+
+    Args:
+        labels: what to call the runs; their methods' names by default.
+    """
     console = console or Console()
     summaries = [_summary(folder) for folder in folders]
     tasks = sorted({f"{s.task}, model {s.model}" for s in summaries})
     console.print(Text(f"\n{'; '.join(tasks)}\n"))
-    console.print(comparison(summaries))
+    names = [label or s.method for label, s in zip(labels or [""] * len(summaries), summaries, strict=True)]
+    console.print(comparison(summaries, names))
     console.print()
     console.print(Text(COMPARISON_NOTE), soft_wrap=True)
-    for folder, summary in zip(folders, summaries, strict=True):
-        console.print(Text(f"files of {summary.method}: {folder}"), soft_wrap=True)
+    for folder, name in zip(folders, names, strict=True):
+        console.print(Text(f"files of {name}: {folder}"), soft_wrap=True)
 
 
 COMPARISON_NOTE = """\
@@ -58,15 +65,13 @@ same prompt (shadow=true); not ok: samples without a valid answer.
 """
 
 
-def comparison(summaries: Sequence[Summary]) -> Table:
+def comparison(summaries: Sequence[Summary], names: Sequence[str]) -> Table:
     """A row per summary: accuracy, fresh share, reuse ratio, TTFT, state, fidelity, samples that are not ok."""
-    table = _table(
-        "method", "accuracy\n%", "fresh\n%", "reuse\n%", "TTFT", "state", "K err\n%", "same\nans %", "not ok"
-    )
-    for s in summaries:
+    table = _table("run", "accuracy\n%", "fresh\n%", "reuse\n%", "TTFT", "state", "K err\n%", "same\nans %", "not ok")
+    for s, name in zip(summaries, names, strict=True):
         downstream = s.ttft_by_route_s.downstream
         table.add_row(
-            Text(s.method),
+            Text(name),
             _accuracy(s),
             _hundreds(s.fresh_share),
             _hundreds(s.reuse_ratio),
@@ -145,11 +150,10 @@ def _facts(s: Summary) -> Table:
     add("warm-up", f"{s.hops.warmup} hops, not in these numbers" if s.hops.warmup else NONE)
     add("TTFT", _latency(s.ttft_s))
     reuse, dense = s.ttft_by_route_s.reuse, s.ttft_by_route_s.shadow
-    if reuse is not None and dense is not None and reuse.mean > 0:
-        add(
-            "TTFT of reuse",
-            f"{seconds(reuse.mean)}, dense {seconds(dense.mean)}: {dense.mean / reuse.mean:.1f} x lower",
-        )
+    if reuse is not None and dense is not None and s.speedup is not None:
+        ratio, share = s.speedup.ttft_ratio, percent(s.speedup.correction_share)
+        add("TTFT of reuse", f"{seconds(reuse.mean)}, dense {seconds(dense.mean)}: {ratio:.1f} x lower")
+        add("", f"(matching, assembly and encodes: {share} of the dense TTFT)")
     add("end to end", _latency(s.e2e_s))
     if s.throughput_tokens_s is not None:
         t = s.throughput_tokens_s

@@ -132,5 +132,5 @@ def _real_text(tokenizer: Any) -> list[list[int]]:
     lines = source.read_text(encoding="utf-8").splitlines()
     if not lines:
         raise UserError("task=single_stream: the embedded sample is empty; reinstall kvcmas")
-    encoded: list[list[int]] = tokenizer(lines, add_special_tokens=False)["input_ids"]
+    encoded: list[list[int]] = tokenizer(lines, add_special_tokens=False, verbose=False)["input_ids"]
     return encoded

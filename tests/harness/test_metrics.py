@@ -29,6 +29,7 @@ def hop(index: int, route: str = "reuse", ttft: float = 1.0, **more: Any) -> Hop
 
 
 def row(number: int, *hops: HopRecord, status: str = "ok", correct: bool = False, **more: Any) -> Row:
+    more = {"target": "1", **more}
     return Row(sample_id=str(number), status=Status(status), prediction="1", correct=correct, hops=list(hops), **more)
 
 
@@ -207,3 +208,23 @@ def test_the_summary_is_a_pure_fold_and_survives_json() -> None:
     summary = summarise(rows, HEADING)
     assert summary == summarise(tuple(rows), dataclasses.replace(HEADING))
     assert msgspec.json.decode(msgspec.json.encode(summary), type=Summary) == summary
+
+
+def test_a_task_without_answers_has_no_accuracy() -> None:
+    rows = [row(i, target=None) for i in range(3)]
+    assert metrics.accuracy(rows) is None
+    assert metrics.accuracy_ci95(rows) is None
+
+
+def test_speedup_is_a_ratio_of_means_over_shadowed_reuse_hops() -> None:
+    def reuse(ttft_s: float, dense_s: float | None, match_s: float) -> HopRecord:
+        more = shadow([0.1], [0.1]) if dense_s is not None else {}
+        more |= {"shadow_ttft_s": dense_s, "phases": Phases(match_s=match_s, assemble_s=0.01, prefill_s=0.1)}
+        return hop(1, "reuse", ttft_s, **more)
+
+    found = metrics.speedup([reuse(0.5, 2.0, 0.1), reuse(1.5, 6.0, 0.3), reuse(9.0, None, 1.0), hop(0, "dense")])
+    assert found is not None
+    assert found.ttft_ratio == pytest.approx(8.0 / 2.0)
+    assert found.correction_share == pytest.approx((0.1 + 0.3 + 0.02) / 8.0)
+    assert found.n == 2
+    assert metrics.speedup([hop(0, "dense")]) is None

@@ -51,6 +51,7 @@ def summary(method: str, *, shadowed: bool = True, empty: bool = False) -> Summa
             sample_id=str(n),
             status=Status.invalid if n == 3 else Status.ok,
             prediction="1",
+            target="1",
             correct=n in (0, 1),
             hops=hops,
             e2e_s=7.0,
@@ -111,7 +112,7 @@ def test_what_a_run_does_not_have_is_not_mentioned(tmp_path: Path) -> None:
 def test_a_comparison_fits_80_columns_and_breaks_no_number(tmp_path: Path, empty: bool) -> None:
     methods = ["dense", "full_reuse", "kvcmas"]
     console, out = shown()
-    print_comparison([folder(tmp_path / m, summary(m, empty=empty)) for m in methods], console)
+    print_comparison([folder(tmp_path / m, summary(m, empty=empty)) for m in methods], console=console)
     lines = out.getvalue().splitlines()
     assert all(len(line) <= 80 for line in lines if not line.startswith("files of"))
     assert "…" not in out.getvalue()
@@ -123,7 +124,7 @@ def test_a_comparison_fits_80_columns_and_breaks_no_number(tmp_path: Path, empty
 
 def test_without_a_shadow_there_is_no_fidelity(tmp_path: Path) -> None:
     console, out = shown()
-    print_comparison([folder(tmp_path / "a", summary("kvcmas", shadowed=False))], console)
+    print_comparison([folder(tmp_path / "a", summary("kvcmas", shadowed=False))], console=console)
     (line,) = [line for line in out.getvalue().splitlines() if line.startswith("kvcmas")]
     assert line.split()[-3:] == ["-", "-", "1/4"]
 

@@ -1,0 +1,209 @@
+"""Whole runs through the command line on a tiny model: folders, resume after kill -9, sweeps, bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cli import main
+
+COMMON = ["model=tiny", "task=gsm8k", "workflow.max_new_tokens=8", "tracking=none"]
+TIMES = ("_s", "peak_bytes")
+
+
+def command(*overrides: str) -> list[str]:
+    return [sys.executable, "-m", "harness", *COMMON, *overrides]
+
+
+@dataclass(frozen=True)
+class Done:
+    code: int
+    out: str
+    err: str
+
+
+Harness = Callable[..., Done]
+
+
+@pytest.fixture
+def harness(capsys: pytest.CaptureFixture[str]) -> Harness:
+    """The command line in this process: importing torch and transformers anew takes seconds."""
+
+    def run(folder: Path, *overrides: str) -> Done:
+        code = main([*COMMON, *overrides, f"results_dir={folder}"])
+        return Done(code, *capsys.readouterr())
+
+    return run
+
+
+def begin(folder: Path, *overrides: str, rows: int) -> subprocess.Popen[bytes]:
+    """A run in a process of its own, which has written at least ``rows`` rows."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    words = command(*overrides, f"results_dir={folder}")
+    process = subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline and process.poll() is None:
+        files = list(folder.glob("*/*/rows.jsonl"))
+        if files and files[0].read_bytes().count(b"\n") >= rows:
+            return process
+        time.sleep(0.01)
+    process.kill()
+    raise AssertionError(f"no {rows} rows came: {process.poll()}")
+
+
+def only_run(folder: Path) -> Path:
+    (found,) = folder.glob("*/*/config.yaml")
+    return found.parent
+
+
+def rows(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "rows.jsonl").read_text().splitlines()]
+
+
+def timeless(value: Any) -> Any:
+    """A record without what differs from run to run: seconds and memory peaks."""
+    if isinstance(value, dict):
+        kept = {k: v for k, v in value.items() if not (k.endswith(TIMES) or k in ("phases", "command", "speedup"))}
+        return {k: timeless(v) for k, v in kept.items()}
+    return [timeless(v) for v in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("method", ["dense", "full_reuse", "kvcmas"])
+@pytest.mark.parametrize("task", ["gsm8k", "mmlu"])
+def test_a_run_leaves_a_complete_folder(harness: Harness, tmp_path: Path, method: str, task: str) -> None:
+    done = harness(tmp_path, f"method={method}", f"task={task}", "limit=4", "shadow=true")
+    assert done.code == 0, done.err
+    run = only_run(tmp_path)
+    assert run.parent.name == task
+    assert run.name.startswith(f"{method}-")
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["n"] == 4
+    assert summary["method"] == method
+    assert summary["statuses"]["error"] == 0
+    assert not (run / "state").exists()
+    found = rows(run)
+    assert len({row["sample_id"] for row in found}) == 4
+    for row in found:
+        assert [hop["index"] for hop in row["hops"]] == [0, 1, 2, 3]
+        assert row["hops"][0]["route"] == "dense"
+    if method == "dense":
+        assert summary["reuse_ratio"] == 0.0
+        assert summary["fresh_share"] == 1.0
+    else:
+        assert summary["reuse_ratio"] > 0
+        assert 0 < summary["fresh_share"] < 1
+        assert summary["fidelity"]["kv_error_v"] > 0
+    again = harness(tmp_path, f"method={method}", f"task={task}", "limit=4", "shadow=true")
+    assert again.code == 0
+    assert "complete already" in again.out
+
+
+@pytest.mark.parametrize("kill_after", [1, 4])
+def test_kill_and_resume_equals_an_uninterrupted_run(harness: Harness, tmp_path: Path, kill_after: int) -> None:
+    options = ["method=kvcmas", "method.pool=3", "limit=8", "shadow=true", "repeats=2"]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert harness(whole, *options).code == 0
+    process = begin(broken, *options, rows=kill_after)
+    process.kill()
+    process.wait()
+    interrupted = only_run(broken)
+    assert kill_after <= len((interrupted / "rows.jsonl").read_bytes().splitlines()) <= 16
+    assert not (interrupted / "summary.json").exists()
+    resumed = harness(broken, *options)
+    assert resumed.code == 0, resumed.err
+    assert timeless(rows(interrupted)) == timeless(rows(only_run(whole)))
+    first, second = (json.loads((only_run(f) / "summary.json").read_text()) for f in (whole, broken))
+    assert timeless(first) == timeless(second)
+    sessions = json.loads((interrupted / "provenance.json").read_text())["sessions"]
+    assert len(sessions) == 2
+
+
+def test_sweep_makes_a_folder_per_value(harness: Harness, tmp_path: Path) -> None:
+    done = harness(tmp_path, "-m", "method=kvcmas", "method.rank=8,16,32,64", "limit=1")
+    assert done.code == 0, done.err
+    assert len(list(tmp_path.glob("gsm8k/kvcmas-*/summary.json"))) == 4
+    assert "method.rank=64" in done.out
+
+
+def test_single_stream_measures_against_dense(harness: Harness, tmp_path: Path) -> None:
+    lengths = [f"task.{k}={v}" for k, v in (("shared_tokens", 300), ("system_tokens", 40), ("private_tokens", 9))]
+    done = harness(tmp_path, "method=kvcmas", "task=single_stream", "workflow.max_new_tokens=512", *lengths,
+                   "task.output_tokens=5", "task.warmup=3", "task.samples=2")  # fmt: skip
+    assert done.code == 0, done.err
+    run = only_run(tmp_path)
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["hops"]["warmup"] == 9
+    assert summary["hops"]["reuse"] == 4
+    assert summary["speedup"]["n"] == 4
+    assert summary["accuracy"] is None
+    for row in rows(run):
+        assert [hop["output_tokens"] for hop in row["hops"]] == [5, 5, 5]
+        assert row["hops"][0]["prompt_tokens"] == 40 + 300 + 9 + 8
+
+
+LINE = '{"question": "1+1?", "answer": "2 #### 2"}\n'
+
+
+def bad_file(tmp_path: Path, name: str, text: str) -> Path:
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["method=kvcmass"], ["kvcmass", "kvcmas"]),
+        (["method.rnak=8"], ["rnak", "rank"]),
+        (["method.rank=0"], ["method.rank=0"]),
+        (["method.rank=-4"], ["method.rank=-4"]),
+        (["method.rank=abc"], ["method.rank", "abc"]),
+        (["task.source=missing.jsonl"], ["missing.jsonl"]),
+        (["limit=0"], ["limit"]),
+        (["model=llama31_8b", "model.path={tmp}"], ["model.path"]),
+        (["task.source={broken}"], ["broken.jsonl:2"]),
+        (["task.source={columns}"], ["question"]),
+        (["task.source={long}"], ["context", "sample"]),
+        (["workflow.graph=ring"], ["workflow.graph"]),
+        (["task=single_stream", "workflow=loop"], ["workflow"]),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(
+    harness: Harness, tmp_path: Path, overrides: list[str], said: list[str]
+) -> None:
+    files = {
+        "tmp": tmp_path,
+        "broken": bad_file(tmp_path, "broken.jsonl", LINE + "{nonsense\n"),
+        "columns": bad_file(tmp_path, "columns.jsonl", '{"query": "1+1?", "reply": "2"}\n'),
+        "long": bad_file(tmp_path, "long.jsonl", json.dumps({"question": "word " * 4000, "answer": "#### 2"}) + "\n"),
+    }
+    done = harness(tmp_path / "results", *(o.format(**files) for o in overrides))
+    assert done.code == 2, done.err
+    message = done.err.strip()
+    assert message.startswith("error: ")
+    assert "\n" not in message
+    assert "Traceback" not in message
+    for part in said:
+        assert part in message
+    assert not list((tmp_path / "results").glob("*/*/rows.jsonl"))
+
+
+def test_a_held_folder_is_refused(harness: Harness, tmp_path: Path) -> None:
+    options = ["method=dense", "limit=40"]
+    process = begin(tmp_path, *options, rows=1)
+    try:
+        done = harness(tmp_path, *options)
+        assert done.code == 2
+        assert str(process.pid) in done.err
+    finally:
+        process.kill()
+        process.wait()
