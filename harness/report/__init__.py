@@ -1,0 +1,1 @@
+"""Tables and figures made from files: run folders and CSVs. Matplotlib lives here and nowhere else."""
