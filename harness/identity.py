@@ -24,7 +24,7 @@ from harness.signature import locate
 _DIGITS = 10
 _ELSEWHERE = frozenset({"hydra", "tracking", "results_dir"})
 _FOLDERS = frozenset({"cache_dir"})
-_INPUTS = frozenset({"source", "path"})
+_INPUTS = frozenset({"source", "path", "profile"})
 
 _WHOLE = 16 << 20  # files up to this many bytes are read whole inside a folder
 _BLOCK, _BLOCKS = 64 << 10, 256

@@ -22,6 +22,7 @@ from harness.backends.hf_rope import shape_of
 from harness.config import Choices
 from harness.identity import identify
 from harness.metrics import Heading, summarise
+from harness.profiled import fill
 from harness.provenance import ModelFacts, collect
 from harness.records import Row, StateSize, Status
 from harness.script import Case
@@ -51,14 +52,18 @@ def run(cfg: DictConfig, folder: Path) -> int:
     Raises:
         UserError: for anything the user can mend, before weights are loaded.
     """
-    parts, names = build(cfg), Choices.current()
+    names = Choices.current()
+    identity = identify(cfg, {"method": names.method, "task": names.task}).id
+    cfg, profile = fill(cfg)
+    parts = build(cfg)
     workload = load_workload(parts, cfg)
     facts = parts.model.facts()
     draft = workload.write(parts.model.tokenizer(), frozenset())
     cases = draft.cases()
     check_context(draft, cases, facts.context, str(parts.task.name))
+    if profile is not None:
+        profile.check(str(cfg.method.profile), facts, [case.sample_id for case in cases])
     config_yaml = OmegaConf.to_yaml(OmegaConf.masked_copy(cfg, [str(k) for k in cfg if k != "hydra"]), resolve=True)
-    identity = identify(cfg, {"method": names.method, "task": names.task}).id
     with RunFolder.open(folder, config_yaml, identity=identity) as store:
         if store.complete:
             print_run(folder)

@@ -61,9 +61,13 @@ class GroupProfiler:
 
 
 def groups(layers: int, step: int) -> list[Group]:
-    """``()`` and every ``(first, last)`` that begins and ends at a multiple of ``step`` (or at the last layer)."""
+    """``()`` and every ``(first, last)`` that begins and ends at a multiple of ``step`` (or at the last layer).
+
+    A single layer is left out: its rows leave with the keys and values that they came with.
+    """
     edges = [*range(0, layers, step), layers]
-    return [(), *((i, j - 1) for at, i in enumerate(edges) for j in edges[at + 1 :])]
+    pairs = [(i, j - 1) for at, i in enumerate(edges) for j in edges[at + 1 :]]
+    return [(), *(g for g in pairs if g[1] > g[0] or layers == 1)]
 
 
 def pareto(trials: Sequence[Trial]) -> list[int]:
