@@ -82,7 +82,7 @@ def test_one_rounding_beats_one_per_step() -> None:
     once = corrected("derotated", 30, 77, "fp32", torch.bfloat16)
     often = corrected("derotated", 30, 77, "model_dtype", torch.bfloat16)
     assert once < 0.007
-    assert often > 1.2 * once
+    assert 1.2 * once < often < 0.02
 
 
 @pytest.mark.parametrize("kind", ["derotated", "local", "absolute"])

@@ -80,6 +80,24 @@ def test_exact_deltas_make_stale_text_exact() -> None:
     assert errors["rotate"] > 1e-2
 
 
+def test_glue_deltas_are_weighted_per_layer_and_channel() -> None:
+    """Values of the text after the question, against the sum written out: layer l takes the weights of layer l."""
+    engine = TinyEngine(MODEL)
+    method = bound(glue="delta", temperature=3.0, **EXACT)
+    asked = questions(3)
+    taught = [trajectory(method, engine, asked[i], f"t{i}", AGENTS[:2], warmup=True) for i in range(2)]
+    calls = trajectory(method, engine, asked[2], "t2", AGENTS[:2])
+    template = [*AGENTS[1].role, 90, 91, *AGENTS[1].glue, 92, 93, *AGENTS[1].tail]
+    stale = engine.encode(template).v[:, :, 8:10]
+    place = calls[1].hop.prompt.placed[2]
+    source = calls[1].hop.sources["question"].kv.v
+    gaps = torch.stack([t[1].hop.sources["question"].kv.v - source for t in taught])
+    weights = torch.softmax(-gaps.square().sum(3).sqrt() / 3.0, 0)  # [A, L, H, D]
+    deltas = torch.stack([t[1].ran.v[:, :, place.start : place.stop] - stale for t in taught])
+    right = stale + (weights[:, :, :, None] * deltas).sum(0)
+    assert relative(calls[1].ran.v[1:, :, place.start : place.stop], right[1:]) < 1e-4
+
+
 def test_glue_deltas_are_counted_and_follow_their_rank() -> None:
     engine = TinyEngine(MODEL)
     full, low = (bound(glue="delta", gate="never", role_cache=False, rank_glue=r) for r in (0, 1))

@@ -80,7 +80,7 @@ def test_restoring_forgets_a_request_that_broke_off(name: str) -> None:
     facts(whole, engine, range(3))
     facts(broken, engine, range(3))
     before = through_a_store(broken.snapshot())
-    trajectory(broken, engine, questions(12)[9], "broken", AGENTS[:2], finish=False)
+    trajectory(broken, engine, questions(12)[9], "t3", AGENTS[:2], finish=False)
     broken.restore(before)
     assert same(facts(whole, engine, range(3, 6)), facts(broken, engine, range(3, 6)))
 
