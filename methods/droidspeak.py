@@ -51,7 +51,9 @@ class DroidSpeak(Relayed):
     group: first and last recomputed layer; empty recomputes nothing, None waits for a profile.
     profile: file that the group was taken from; the harness reads it, not the method.
     pick: which group of the profile, ``quality`` (cheapest within the tolerance) or ``cheap`` (about L/3 layers).
-    chained: relay the upstream agent's patched cache; else the first holder's, as it was.
+    chained: relay the upstream agent's patched cache and states; else the first holder's, as they were. With one group
+        for all agents the next reader recomputes just what was patched, and a reader's states are those that entered:
+        the two differ by the rounding of repeated rotation alone.
     role_cache: take the agent's role prompt from an exact cache.
     fidelity: what the implementation was written from.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from methods.base import Dense, Hop, Source
 from methods.droidspeak import DroidSpeak
 from methods.layer_groups import GroupProfiler, groups, pareto, thirds
 from methods.profile import Grain, Trial
+from methods.segment import Prompt
 from tests.methods.relayed import PRODUCER, relay
 
 CLOSE = {"rtol": 1e-3, "atol": 1e-3}
@@ -95,6 +97,18 @@ def test_no_row_sees_a_later_one(engine: HF) -> None:  # I6
     assert torch.equal(before.kv(0, edge).k, after.kv(0, edge).k)
     assert torch.equal(before.kv(0, edge).v, after.kv(0, edge).v)
     assert not torch.equal(before.logits, after.logits)
+
+
+@pytest.mark.parametrize("group", [[], [0, 3], [1, 3]])
+def test_a_prompt_may_end_with_a_span(engine: HF, group: list[int]) -> None:
+    """Its last row runs every layer, whatever the group; entering changes nothing for it."""
+    pair = relay(DroidSpeak(group=group), engine)
+    prompt = Prompt(pair.hop.prompt.segments[:-1])
+    run = replace(pair, hop=replace(pair.hop, prompt=prompt)).run()
+    assert torch.isfinite(run.logits).all()
+    inside = 0 if not group else pair.spans - 1
+    fresh = len(prompt) - pair.spans + 1
+    assert [n - fresh for n in run.fresh_rows] == [inside if group and layer >= group[0] else 0 for layer in range(4)]
 
 
 def test_hidden_states_must_come_with_the_cache(engine: HF) -> None:
