@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kernels.operand import floating, shaped, typed
 
-DEPENDENT = 0.03  # smallest diagonal of the second Cholesky factor that still leaves a unit column
+DEPENDENT = 0.3  # smallest diagonal of the second Cholesky factor that leaves a column of unit norm within 1e-5
 GRAM = 8  # up to this many times the sketch width, one Gram matrix x^T x is cheaper than the passes over x it replaces
 CHUNK = 1 << 26  # entries factorised at once, 256 MiB in fp32
 RIDGE = 1e-6  # relative to the mean diagonal of the Gram matrix, far below what the second pass repairs

@@ -11,7 +11,7 @@ import pytest
 @pytest.mark.slow
 def test_kernels_match_their_references_in_the_interpreter() -> None:
     root = Path(__file__).parents[2]
-    command = [sys.executable, "-m", "pytest", "-m", "interpreter", "tests/kernels", "-p", "no:cacheprovider", "-q"]
+    command = [sys.executable, "-m", "pytest", "-m", "interpreter", "tests/kernels", "-p", "no:cacheprovider"]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
     out = subprocess.run(
         [*command, "-W", "ignore::RuntimeWarning"],
