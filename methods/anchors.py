@@ -119,18 +119,28 @@ class AnchorPool:
         """Anchors at least as long as a span of ``length`` tokens, oldest first."""
         return tuple(a for a in self if a.length >= length)
 
-    def usable(self, edge: str, length: int, partial: bool, glue: tuple[int, ...] | None = None) -> Usable:
+    def usable(
+        self, edge: str, length: int, partial: bool, glue: tuple[int, ...] | None = None, name: str = ""
+    ) -> Usable:
         """Anchors that carry a delta of ``edge``.
 
         Those at least ``length`` long, aligned by row index. If there are none and ``partial`` is set, the longest
-        ones, whose rows are all the rows that get corrected. ``glue`` asks for glue deltas of these lengths too.
+        ones, whose rows are all the rows that get corrected. ``glue`` asks for glue deltas of these lengths too,
+        ``name`` for the anchor of that name alone.
         """
-        mine = [a for a in self if edge in a.deltas and (glue is None or _glue_lengths(a, edge) == glue)]
+        mine = [
+            a
+            for a in (self._named(name) if name else self)
+            if edge in a.deltas and (glue is None or _glue_lengths(a, edge) == glue)
+        ]
         long = tuple(a for a in mine if a.length >= length)
         if long or not mine or not partial:
             return Usable(long, length if long else 0)
         cover = max(a.length for a in mine)
         return Usable(tuple(a for a in mine if a.length == cover), cover)
+
+    def _named(self, name: str) -> tuple[Anchor, ...]:
+        return (self.anchors[name],) if name in self.anchors else ()
 
     def _evict(self) -> None:
         oldest = list(self.anchors)[: self.window]

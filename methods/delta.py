@@ -12,15 +12,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from methods import reference
 from methods.anchors import Anchor, AnchorPool, Pair, Usable
 from methods.base import KV, Dense, Engine, Executed, Hop, Plan, Reuse, Rows, Shape, StateBytes
 from methods.corrected import Corrected
 from methods.frame import Blend
 from methods.gate import Verdict, activated
-from methods.glue import Templates, followers
+from methods.glue import Templates
 from methods.grid import Edge, Grid, Request, Visit
 from methods.learner import Learner
-from methods.prefix import RolePrefixes, digest, role
+from methods.prefix import RolePrefixes, role
 from methods.weights import TokenWeights, base_keys, base_values, channel_weights, effective, hot_anchors
 
 
@@ -37,6 +38,7 @@ class DeltaSharing:
         """Back to the first moment: empty pools, no open request."""
         self.seen = 0
         self.pools: dict[str, AnchorPool] = {}
+        self.sightings: dict[str, int] = {}
         self.prefixes = RolePrefixes(self.shape.device)
         self.templates = Templates(self.shape.device)
         self._requests: dict[str, Request] = {}
@@ -50,7 +52,7 @@ class DeltaSharing:
 
     def _plan(self, hop: Hop, engine: Engine, request: Request) -> Plan:
         grid = self.grid
-        edges = self._edges(hop, engine, request)
+        edges = tuple(reference.edges(hop, engine, request, grid, self._stored))
         stale = self.templates.fetch(hop, engine) if edges and grid.glue != "recompute" else {}
         visit = request.visits[hop.index] = Visit(edges, stale)
         if not edges or hop.warmup:
@@ -75,7 +77,7 @@ class DeltaSharing:
             return
         seen: set[str] = set()
         for edge in visit.edges:
-            if edge.key not in seen and self._admits(edge, hop, visit, request):
+            if edge.key not in seen and self._admits(edge, hop, visit, request) and self._frequent(edge, request):
                 request.staged.append((edge.pool, self.learner.anchor(edge, hop, visit, executed, request, self.seen)))
             seen.add(edge.key)
         self._notes = visit.notes()
@@ -87,6 +89,8 @@ class DeltaSharing:
         if request is None:
             return
         self.seen += 1
+        for relation in request.sighted:
+            self.sightings[relation] = self.sightings.get(relation, 0) + 1
         for pool, names in request.touched:
             self.pools[pool].touch(names)
         for pool, anchor in request.staged:
@@ -106,33 +110,23 @@ class DeltaSharing:
         """Facts about the last hop, see :meth:`methods.grid.Visit.notes`."""
         return self._notes
 
-    def _edges(self, hop: Hop, engine: Engine, request: Request) -> tuple[Edge, ...]:
-        """The shared spans that an earlier hop holds; others have no reference and run fresh."""
-        out = []
-        for place in hop.prompt.shared():
-            span = place.span
-            if span is None or span.id not in hop.sources:
-                continue
-            source = hop.first.get(span.id) if self.grid.reference == "first_hop" else None
-            source = source or hop.sources[span.id]
-            agent, origin, kv = source.agent, f"{source.agent}@{source.hop}", source.kv
-            if self.grid.reference == "context_free":
-                agent, origin = "", f"encode-{_text(span.ids)}"
-                if origin not in request.encoded:
-                    request.encoded[origin] = engine.encode(span.ids)
-                kv = request.encoded[origin]
-            if len(kv) != len(span):
-                raise ValueError(f"the source of span {span.id!r} holds {len(kv)} rows for {len(span)} tokens")
-            key = f"{span.id}:{agent}>{hop.agent}"
-            pool = span.id if self.grid.anchor_base == "last_writer" else key
-            out.append(Edge(key, pool, place, kv, origin, followers(hop.prompt, place), span.producer == "user"))
-        return tuple(out)
+    def _stored(self, pool: str, exact: str) -> KV | None:
+        """The reference that an exact anchor keeps."""
+        anchor = self.pools[pool].anchors.get(exact) if pool in self.pools else None
+        if anchor is None:
+            return None
+        length, heads, dim = anchor.length, self.shape.kv_heads, self.shape.head_dim
+        keys, values = (
+            (left if right is None else left.float() @ right.float()).view(-1, length, heads, dim).transpose(1, 2)
+            for left, right in (anchor.base.k.operand(length), anchor.base.v.operand(length))
+        )
+        return KV(keys, values, None if self.grid.frame.kind == "derotated" else 0)
 
     def _usable(self, edge: Edge) -> Usable:
         if edge.pool not in self.pools:
             return Usable()
         glue = tuple(len(p) for p in edge.glue) if self.grid.glue == "delta" else None
-        return self.pools[edge.pool].usable(edge.key, len(edge.place), self.grid.partial, glue)
+        return self.pools[edge.pool].usable(edge.key, len(edge.place), self.grid.partial, glue, edge.exact)
 
     def _covering(self, edge: Edge) -> tuple[Anchor, ...]:
         return self.pools[edge.pool].covering(len(edge.place)) if edge.pool in self.pools else ()
@@ -195,7 +189,7 @@ class DeltaSharing:
 
     def _weights(self, edge: Edge, request: Request, keys: Tensor, values: Tensor, usable: Usable) -> TokenWeights:
         ids = edge.place.segment.ids
-        name = (edge.pool, _text(ids), *(a.name for a in usable.anchors))
+        name = (edge.pool, reference.content(ids), *(a.name for a in usable.anchors))
         if self.grid.weight_memo == "request" and name in request.memo:
             return request.memo[name]
         k, v = self.grid.weighting.match(keys, values, usable.anchors, usable.cover)
@@ -206,9 +200,11 @@ class DeltaSharing:
 
     def _admits(self, edge: Edge, hop: Hop, visit: Visit, request: Request) -> bool:
         grid = self.grid
+        if edge.exact and edge.pool in self.pools and edge.exact in self.pools[edge.pool].anchors:
+            return False
         if grid.pool < 1 or hop.warmup or grid.gate.closed:
             return grid.pool > 0
-        if not edge.question:
+        if not edge.question or grid.gate_question or edge.exact:
             return not self._judge(edge, visit, request).reliable
         held = set(self.pools[edge.pool].anchors) if edge.pool in self.pools else set()
         held |= {anchor.name for pool, anchor in request.staged if pool == edge.pool}
@@ -216,6 +212,10 @@ class DeltaSharing:
             return len(held) < grid.pool
         return not grid.gate.judge(edge.reference.v, self._covering(edge)).reliable
 
-
-def _text(ids: tuple[int, ...]) -> str:
-    return digest(",".join(map(str, ids)))
+    def _frequent(self, edge: Edge, request: Request) -> bool:
+        """Whether an exact relation has been seen often enough to be worth its bytes; counts this sighting."""
+        if not edge.exact:
+            return True
+        name = f"{edge.pool}#{edge.exact}"
+        request.sighted.append(name)
+        return self.sightings.get(name, 0) + request.sighted.count(name) >= self.grid.min_frequency

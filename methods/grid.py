@@ -17,6 +17,8 @@ from methods.segment import Placed
 from methods.weights import TokenWeights, Weighting
 
 Reference = Literal["upstream", "first_hop", "context_free"]
+GridReference = Literal["upstream", "first_hop", "context_free", "producer"]
+Exact = Literal["", "edge", "reader", "set"]
 Admission = Literal["novelty", "first_n"]
 AnchorBase = Literal["per_edge", "last_writer"]
 WeightMemo = Literal["none", "request"]
@@ -30,7 +32,12 @@ class Grid:
         base_key, base_value: how reference caches are stored; matching reads them.
         delta, glue_delta: how corrections of spans and of private segments are stored.
         reference: the cache a correction starts from: the source hop's, the first one of the trajectory, or a
-            context-free encode.
+            context-free encode; ``producer`` is the rows of an output as its own author cached them, and an encode of
+            user text, which has no author.
+        first_agent: spans that no earlier hop holds take part too where their reference is an encode.
+        exact: corrections serve the very content they were learned on only, for the same source and reader (``edge``),
+            the same ``reader``, or after the same ``set`` of segments in any order; anchors bear the content's name.
+        min_frequency: an exact relation is stored from so many sightings on.
         hot: anchors that each layer mixes at most.
         min_anchors: with fewer usable anchors for any span the hop goes dense and learns.
         gate_question: whether the question passes the gate like other spans.
@@ -44,7 +51,10 @@ class Grid:
     weighting: Weighting
     gate: Gate
     frame: Frame
-    reference: Reference = "upstream"
+    reference: GridReference = "upstream"
+    first_agent: bool = False
+    exact: Exact = ""
+    min_frequency: int = 1
     pool: int = 10
     hot: int = 10
     window: int = 5
@@ -72,6 +82,7 @@ class Edge:
         reference: rows that a correction starts from.
         origin: names the reference within the request.
         glue: the private segments between this span and the next.
+        exact: the name that its anchor must have; "" for any.
     """
 
     key: str
@@ -81,6 +92,7 @@ class Edge:
     origin: str
     glue: tuple[Placed, ...]
     question: bool
+    exact: str = ""
 
 
 @dataclass(eq=False)
@@ -121,12 +133,14 @@ class Request:
     Attributes:
         staged, touched: what the pools learn when the trajectory ends, in order: (pool, anchor), (pool, names).
         bases: stored references by name: consumers of one cache share its matrices.
+        sighted: exact relations, once per sighting.
         encoded: context-free references; memo: weights, under the legacy memo only.
     """
 
     visits: dict[int, Visit] = field(default_factory=dict)
     staged: list[tuple[str, Anchor]] = field(default_factory=list)
     touched: list[tuple[str, list[str]]] = field(default_factory=list)
+    sighted: list[str] = field(default_factory=list)
     bases: dict[str, Pair] = field(default_factory=dict)
     encoded: dict[str, KV] = field(default_factory=dict)
     memo: dict[tuple[str, ...], TokenWeights] = field(default_factory=dict)

@@ -41,7 +41,7 @@ class Learner:
             if grid.glue == "delta"
         ]
         return Anchor(
-            name=f"{hop.trajectory}/{edge.pool}{suffix}",
+            name=edge.exact or f"{hop.trajectory}/{edge.pool}{suffix}",
             length=len(place),
             base=request.bases[origin],
             deltas={edge.key: delta},

@@ -10,8 +10,8 @@ from torch import Tensor
 from methods.anchors import Anchor, Pair
 from methods.base import Snapshot
 from methods.delta import DeltaSharing
-from methods.lowrank import matrix
 from methods.prefix import digest
+from methods.sparse import matrix
 
 
 def dump(sharing: DeltaSharing) -> Snapshot:
@@ -36,7 +36,7 @@ def dump(sharing: DeltaSharing) -> Snapshot:
             )
     roles, templates = sharing.prefixes.dump(), sharing.templates.dump()
     return Snapshot(
-        {"requests": sharing.seen, "pools": pools} | roles.meta | templates.meta,
+        {"requests": sharing.seen, "sightings": dict(sharing.sightings), "pools": pools} | roles.meta | templates.meta,
         blobs | {**roles.blobs, **templates.blobs},
     )
 
@@ -52,6 +52,7 @@ def load(sharing: DeltaSharing, snapshot: Snapshot) -> None:
 
     sharing.forget()
     sharing.seen = snapshot.meta["requests"]
+    sharing.sightings = dict(snapshot.meta["sightings"])
     for key, entries in snapshot.meta["pools"].items():
         pool = sharing.pools[key] = sharing.empty_pool()
         for entry in entries:
