@@ -24,7 +24,8 @@ from methods.base import Dense, Engine, Executed, Hop, Plan, Probe, Reuse, RowVi
 from methods.options import at_least, one_of
 from methods.prefix import RolePrefixes
 from methods.profile import Grain, Profiler
-from methods.relayed import Entry, Relayed, united
+from methods.recompute import union
+from methods.relayed import Entry, Relayed
 
 WriteBack = Literal["kept", "all"]
 
@@ -54,7 +55,7 @@ class RelayRows:
         rows, chosen = self.entry.spans(view), self._chosen(view, probe)
         self.selected = int(chosen.sum())
         rest = rows[~chosen] if self.method.write_back == "all" else None
-        return Selection(united(view.fresh, rows[chosen]), write=rest)
+        return Selection(union(view.fresh, rows[chosen]), write=rest)
 
     def _chosen(self, view: RowView, probe: Probe) -> Tensor:
         """Bool over the spans' rows: those that deviate and those that matter."""
@@ -74,7 +75,8 @@ class RelayCaching(Relayed):
     profile: file that the layers were taken from; the harness reads it, not the method.
     tau_dev, tau_inf: factors on the span's mean deviation (strictly above) and mean influence (at least).
     suffix: last rows of a span whose attention is its influence; 0 switches influence off.
-    floor: a deviation of at most this is rounding: an identical prefix selects nothing.
+    floor: a deviation of at most this is rounding, so that an identical prefix selects nothing; right for fp32 and
+        fp16, while bf16 rounds up to 4e-5 on tiny models, which selects a few tokens in vain.
     write_back: fresh keys and values of layer ``detect_layer`` replace those of the ``kept`` tokens or of ``all``.
     role_cache: take the agent's role prompt from an exact cache.
     fidelity: what the implementation was written from.

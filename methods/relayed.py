@@ -14,6 +14,7 @@ from torch import Tensor
 
 from methods.base import Executed, Hop, RowView, Selection, Shape, Snapshot, Source, StateBytes
 from methods.prefix import RolePrefixes
+from methods.recompute import union
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,26 +62,20 @@ class Entry:
 
     def first_rows(self, view: RowView) -> Tensor:
         """Rows that run layer 0."""
-        return view.fresh if self.layer else united(view.fresh, self._joining(view))
+        return view.fresh if self.layer else union(view.fresh, self._joining(view))
 
     def selection(self, view: RowView, current: Tensor) -> Selection:
         """What runs the entry layer: the current rows and those that join."""
         if self.hidden is None:
             return Selection(current)
         rows = self._joining(view)
-        return Selection(united(current, rows), enter=(rows, self._picked(self.hidden)))
+        return Selection(union(current, rows), enter=(rows, self._picked(self.hidden)))
 
     def _joining(self, view: RowView) -> Tensor:
         return self._picked(self.spans(view))
 
     def _picked(self, rows: Tensor) -> Tensor:
         return rows if self.chosen is None else rows[self.chosen]
-
-
-def united(a: Tensor, b: Tensor) -> Tensor:
-    """Sorted union of two index tensors."""
-    both: Tensor = torch.unique(torch.cat((a, b)))
-    return both
 
 
 class Relayed:
