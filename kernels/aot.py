@@ -95,7 +95,22 @@ def cases() -> Iterator[Case]:
                     lowrank_triton.lowrank_kernel,
                     (
                         *(data, number, number, number, *out, wide, wide),
-                        *(index, index, "i32", index, index, "i32", wide, data, "i32", "i32", "i32", number),
+                        *(
+                            index,
+                            index,
+                            "i32",
+                            index,
+                            index,
+                            "i32",
+                            wide,
+                            "i32",
+                            "i32",
+                            data,
+                            "i32",
+                            "i32",
+                            "i32",
+                            number,
+                        ),
                     ),
                     {
                         "D": dim,

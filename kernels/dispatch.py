@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import StrEnum
+from importlib.metadata import version
 from importlib.util import find_spec
 
 import torch
@@ -52,3 +53,9 @@ def chosen(device: torch.device) -> Implementation:
     if device.type == "cuda" and find_spec("triton") is not None:
         return Implementation.TRITON
     return Implementation.TORCH
+
+
+def describe(device: torch.device) -> str:
+    """What runs for tensors on ``device`` with its version, for the record of a run: ``torch 2.13.0+cpu``."""
+    name = chosen(device).value
+    return f"{name} {torch.__version__ if name == 'torch' else version(name)}"

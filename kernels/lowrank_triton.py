@@ -27,7 +27,8 @@ RANK = 32
 @triton.jit
 def lowrank_kernel(
     base, base_layer, base_head, base_row, out, out_layer, out_head, out_row, out_jump, pages, first, cos, sin,
-    thin, thin_owner, thin_count, raw, raw_owner, raw_count, weights, factor, rows, cover, first_layer, width,
+    thin, thin_owner, thin_count, raw, raw_owner, raw_count, weights, weights_anchor, weights_row, factor,
+    rows, cover, first_layer, width,
     D: tl.constexpr, HALF: tl.constexpr, ROTATE: tl.constexpr, PAGE: tl.constexpr, WIDE: tl.constexpr,
     FIELDS: tl.constexpr, ALIGN: tl.constexpr, BT: tl.constexpr, BH: tl.constexpr, BD: tl.constexpr, BR: tl.constexpr,
 ):  # fmt: skip
@@ -55,7 +56,8 @@ def lowrank_kernel(
         right = tl.multiple_of(tl.load(entry + 4), ALIGN).to(tl.pointer_type(kind))
         right_layer = tl.multiple_of(tl.load(entry + 5), ALIGN)
         columns = tl.multiple_of(tl.load(entry + 6), ALIGN)
-        w = tl.load(weights + tl.load(thin_owner + piece) * cover + t, t < reach, 0.0)
+        anchor = tl.load(thin_owner + piece)
+        w = tl.load(weights + anchor * weights_anchor + t * weights_row, t < reach, 0.0)
         q = tl.load(
             left + delta * left_layer + t[:, None] * left_row + r[None, :],
             (t[:, None] < reach) & (r[None, :] < columns), 0.0,
@@ -72,7 +74,8 @@ def lowrank_kernel(
         entry = raw + piece * FIELDS
         left = tl.load(entry).to(tl.pointer_type(kind))
         reach = tl.minimum(tl.load(entry + 3), cover)
-        w = tl.load(weights + tl.load(raw_owner + piece) * cover + t, t < reach, 0.0)[:, None]
+        anchor = tl.load(raw_owner + piece)
+        w = tl.load(weights + anchor * weights_anchor + t * weights_row, t < reach, 0.0)[:, None]
         x = left + delta * tl.load(entry + 1) + t[:, None] * tl.load(entry + 2) + head * D
         mask = (t[:, None] < reach) & (d < HALF)
         low += w * tl.load(x + d, mask, 0.0).to(tl.float32)
@@ -144,7 +147,7 @@ def _side(
         base, *base.stride()[:3], to.tensor, to.layer, to.head, to.row, to.jump, to.table, to.first, cos, sin,
         thin_table.entries, _indices([thin[i][0] for i in thin_table.owners], device), len(thin_table.owners),
         raw_table.entries, _indices([raw[i][0] for i in raw_table.owners], device), len(raw_table.owners),
-        weights.contiguous(), deltas[0][0] if deltas else base, rows, weights.shape[1] if deltas else 0,
+        weights, *weights.stride(), deltas[0][0] if deltas else base, rows, weights.shape[1] if deltas else 0,
         first_layer, heads * dim,
         D=dim, HALF=half, ROTATE=angle is not None, PAGE=to.page, WIDE=interpreted(device),
         FIELDS=FIELDS, ALIGN=thin_table.align, BT=ROWS, BH=block(half), BD=block(dim - 2 * half), BR=RANK,

@@ -37,12 +37,19 @@ def sparsify(x: Tensor, density: float) -> tuple[Tensor, Tensor]:
     flat = x.flatten(1)
     layers, size = flat.shape
     kept = round(density * size)
-    order = flat.abs().float().sort(dim=1, descending=True, stable=True).indices[:, :kept].sort(dim=1).values
     padded = torch.zeros(layers, 8 * math.ceil(size / 8), dtype=torch.uint8, device=x.device)
-    padded.scatter_(1, order, 1)
+    values = x.new_empty(layers, kept)
+    for layer in range(layers if kept else 0):
+        magnitude = flat[layer].abs().float()
+        least = magnitude.kthvalue(size - kept + 1).values
+        mask = magnitude > least
+        tied = (magnitude == least).nonzero().flatten()
+        mask[tied[: kept - int(mask.sum())]] = True
+        padded[layer, :size] = mask
+        values[layer] = flat[layer][mask]
     place = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], dtype=torch.uint8, device=x.device)
     bitmap = (padded.view(layers, -1, 8) * place).sum(-1, dtype=torch.uint8)
-    return bitmap, flat.gather(1, order)
+    return bitmap, values
 
 
 def apply(

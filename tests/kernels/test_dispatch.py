@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from kernels.dispatch import Implementation, chosen, using
+from kernels.dispatch import Implementation, chosen, describe, using
 
 CPU = torch.device("cpu")
 
@@ -29,6 +29,12 @@ def test_a_choice_ends_with_its_block_even_after_an_error() -> None:
     with pytest.raises(RuntimeError, match="inside"):
         inside()
     assert chosen(CPU) is Implementation.TORCH
+
+
+def test_the_record_names_implementation_and_version() -> None:
+    assert describe(CPU) == f"torch {torch.__version__}"
+    with using("triton"):
+        assert describe(CPU).startswith("triton 3.")
 
 
 def test_an_unknown_implementation_is_refused() -> None:
