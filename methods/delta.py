@@ -12,7 +12,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from methods import reference
 from methods.anchors import Anchor, AnchorPool, Pair, Usable
 from methods.base import KV, Dense, Engine, Executed, Hop, Plan, Reuse, Rows, Shape, StateBytes
 from methods.corrected import Corrected
@@ -22,6 +21,8 @@ from methods.glue import Templates
 from methods.grid import Edge, Grid, Request, Visit
 from methods.learner import Learner
 from methods.prefix import RolePrefixes, role
+from methods.reference import candidates, content
+from methods.reference import edges as references
 from methods.weights import TokenWeights, base_keys, base_values, channel_weights, effective, hot_anchors
 
 
@@ -44,15 +45,18 @@ class DeltaSharing:
         self._requests: dict[str, Request] = {}
         self._notes: dict[str, float] = {}
 
-    def plan(self, hop: Hop, engine: Engine) -> Plan:
+    def plan(self, hop: Hop, engine: Engine, learning: bool = True) -> Plan:
         request = self._requests.setdefault(hop.trajectory, Request())
-        plan = self._plan(hop, engine, request)
+        if learning or hop.warmup or self._knows(hop):
+            plan = self._plan(hop, engine, request)
+        else:  # the hop goes dense and nothing will be measured, so no base is encoded
+            plan, request.visits[hop.index] = Dense(refused=True), Visit((), {}, usable=[0])
         self._notes = request.visits[hop.index].notes()
         return plan
 
     def _plan(self, hop: Hop, engine: Engine, request: Request) -> Plan:
         grid = self.grid
-        edges = tuple(reference.edges(hop, engine, request, grid, self._stored))
+        edges = tuple(references(hop, engine, request, grid, self._stored))
         stale = self.templates.fetch(hop, engine) if edges and grid.glue != "recompute" else {}
         visit = request.visits[hop.index] = Visit(edges, stale)
         if not edges or hop.warmup:
@@ -68,12 +72,12 @@ class DeltaSharing:
             rows[place.index] = prefix if prefix is not None else stale[place.index]
         return Reuse(rows)
 
-    def observe(self, hop: Hop, executed: Executed) -> None:
+    def observe(self, hop: Hop, executed: Executed, learning: bool = True) -> None:
         request = self._requests.get(hop.trajectory)
         visit = request.visits.pop(hop.index, None) if request else None
         if self.grid.role_cache:
             self.prefixes.learn(hop, executed)
-        if request is None or visit is None or not executed.dense:
+        if request is None or visit is None or not executed.dense or not learning:
             return
         seen: set[str] = set()
         for edge in visit.edges:
@@ -109,6 +113,12 @@ class DeltaSharing:
     def notes(self) -> dict[str, float]:
         """Facts about the last hop, see :meth:`methods.grid.Visit.notes`."""
         return self._notes
+
+    def _knows(self, hop: Hop) -> bool:
+        """Whether no exact relation of the hop forces it to go dense."""
+        if not self.grid.exact or not self.grid.min_anchors:
+            return True
+        return all(c.pool in self.pools and c.exact in self.pools[c.pool].anchors for c in candidates(hop, self.grid))
 
     def _stored(self, pool: str, exact: str) -> KV | None:
         """The reference that an exact anchor keeps."""
@@ -189,7 +199,7 @@ class DeltaSharing:
 
     def _weights(self, edge: Edge, request: Request, keys: Tensor, values: Tensor, usable: Usable) -> TokenWeights:
         ids = edge.place.segment.ids
-        name = (edge.pool, reference.content(ids), *(a.name for a in usable.anchors))
+        name = (edge.pool, content(ids), *(a.name for a in usable.anchors))
         if self.grid.weight_memo == "request" and name in request.memo:
             return request.memo[name]
         k, v = self.grid.weighting.match(keys, values, usable.anchors, usable.cover)

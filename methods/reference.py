@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from methods.base import KV, Engine, Hop, Source
 from methods.glue import followers
 from methods.grid import Edge, Grid, Request
 from methods.prefix import digest
-from methods.segment import Span
+from methods.segment import Placed, Span
 
 Stored = Callable[[str, str], KV | None]
 
 
-def edges(hop: Hop, engine: Engine, request: Request, grid: Grid, stored: Stored) -> Iterator[Edge]:
-    """The shared spans with a reference; others run fresh.
+@dataclass(frozen=True)
+class Candidate:
+    """A shared span that has a reference: ``source`` is the cache it comes from, None for an encode."""
 
-    Args:
-        stored: by pool and exact name, the reference that an anchor keeps: it spares an encode.
+    place: Placed
+    span: Span
+    source: Source | None
+    key: str
+    pool: str
+    exact: str
 
-    Raises:
-        ValueError: if a source holds another number of rows than its span.
-    """
+
+def candidates(hop: Hop, grid: Grid) -> Iterator[Candidate]:
+    """The shared spans that may be reused; others run fresh. Costs nothing."""
     for place in hop.prompt.shared():
         span = place.span
         if span is None:
@@ -30,19 +36,34 @@ def edges(hop: Hop, engine: Engine, request: Request, grid: Grid, stored: Stored
         source = _source(hop, span, grid)
         if source is None and not (encodes and grid.first_agent):
             continue
-        key, exact = relation(hop, place.index, span, grid, "" if encodes or source is None else source.agent)
+        origin = None if encodes else source
+        key, exact = relation(hop, place.index, span, grid, origin.agent if origin else "")
         pool = span.id if grid.anchor_base == "last_writer" else key
-        if encodes or source is None:
+        yield Candidate(place, span, origin, key, pool, exact)
+
+
+def edges(hop: Hop, engine: Engine, request: Request, grid: Grid, stored: Stored) -> Iterator[Edge]:
+    """The candidates of a hop with their references.
+
+    Args:
+        stored: by pool and exact name, the reference that an anchor keeps: it spares an encode.
+
+    Raises:
+        ValueError: if a source holds another number of rows than its span.
+    """
+    for found in candidates(hop, grid):
+        place, span = found.place, found.span
+        if found.source is None:
             origin = f"encode-{content(span.ids)}"
-            known = stored(pool, exact) if exact else None
-            kv = known or request.encoded.get(origin)
+            kv = stored(found.pool, found.exact) or request.encoded.get(origin)
             if kv is None:
                 kv = request.encoded[origin] = engine.encode(span.ids)
         else:
-            origin, kv = f"{source.agent}@{source.hop}", source.kv
+            origin, kv = f"{found.source.agent}@{found.source.hop}", found.source.kv
         if len(kv) != len(span):
             raise ValueError(f"the source of span {span.id!r} holds {len(kv)} rows for {len(span)} tokens")
-        yield Edge(key, pool, place, kv, origin, followers(hop.prompt, place), span.producer == "user", exact)
+        question = span.producer == "user"
+        yield Edge(found.key, found.pool, place, kv, origin, followers(hop.prompt, place), question, found.exact)
 
 
 def context_free(grid: Grid, span: Span) -> bool:
