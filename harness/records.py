@@ -87,7 +87,8 @@ class HopRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     Attributes:
         agent, index: who, and the position in the trajectory's execution order.
         warmup: the harness ran it dense to fill pools; outside every latency and ratio.
-        source_hop: no upstream cache of any shared span existed, so that nothing could be reused.
+        source_hop: no upstream cache of any shared span existed, nor did the method have references of its own (an
+            encode of the question), so that nothing could be reused.
         prompt_tokens, shared_tokens, output_tokens: counts; shared ones lie in shared spans of the prompt.
         fresh_token_layers: (token, layer) pairs that ran attention and MLP during prefill; L x prompt_tokens
             if everything ran.

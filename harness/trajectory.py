@@ -160,7 +160,7 @@ class Runner:
             index=step.index,
             route=_route(plan),
             warmup=case.warmup,
-            source_hop=not sources,
+            source_hop=not sources and _route(plan) is Route.dense,
             prompt_tokens=len(prompt),
             shared_tokens=sum(len(p) for p in prompt.shared()),
             fresh_token_layers=sum(run.fresh_rows),
