@@ -97,8 +97,8 @@ class HopRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         e2e_s: from the same moment until the method has learned from the hop.
         state_bytes: what the method holds at the hop's end.
         notes: facts of the method about its plan.
-        kv_error_k, kv_error_v: shadow only; per layer, ||used - dense|| / ||dense|| (Frobenius) over the reused
-            rows; empty if nothing was reused.
+        kv_error_k, kv_error_v: shadow only; per layer, ||used - dense|| / ||dense|| (Frobenius) over the rows
+            of reused shared spans; empty if nothing was reused.
         first_token_kl: shadow only; KL(dense || used) of the first token's distribution, nats.
         prefix_match: shadow only; tokens of the common prefix of the two greedy outputs.
         answer_agrees: shadow only; the same answer is extracted from both outputs; None if the task extracts none.

@@ -212,7 +212,8 @@ class Runner:
         ttft_s = dense.first_token_at - due
         mine, theirs = self.script.judge(case, run.output_ids), self.script.judge(case, dense.output_ids)
         reused = plan.rows if isinstance(plan, Reuse) else ()
-        ranges = [(p.start, p.stop) for p in hop.prompt.placed if p.index in reused]
+        # Shared rows only: a role prompt from an exact cache would dilute the error.
+        ranges = [(p.start, p.stop) for p in hop.prompt.shared() if p.index in reused]
         return compare(run, dense, ranges, mine.prediction == theirs.prediction, ttft_s)
 
 
