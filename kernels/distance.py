@@ -16,7 +16,7 @@ from kernels.dispatch import Implementation, chosen
 from kernels.operand import Matrix, Scratch, floating, matrices, rows_of
 
 ROWS = 2048  # rows of all layers of a tile together: an expanded tile stays in the caches of the cores
-TILE = 512  # rows of one layer of a tile
+TILE = 1024  # rows of one layer of a tile
 
 
 def token_l1(x: Tensor, anchors: Sequence[Matrix], cover: int) -> Tensor:
