@@ -16,9 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernels import attention, distance, lowrank, rope, sparse
+from kernels import attention, distance, gpu_check, lowrank, rope, sparse
 from kernels.dispatch import using
 from kernels.operand import Paged
+from kernels.workload import MODELS, Point, operands
 from tests.kernels.operands import TOLERANCE, frequencies, generator, pool, relative, softmaxed, span
 
 pytestmark = pytest.mark.interpreter
@@ -184,3 +185,13 @@ def test_anchors_of_two_types_are_refused() -> None:
     anchors = [*pool(2, [(9, 4)], 16), *pool(2, [(9, 4)], 16, torch.float16)]
     with using("triton"), pytest.raises(ValueError, match=r"^anchors must have one dtype"):
         distance.token_l1(span(2, 2, 9, 8), anchors, 9)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_checks_that_a_gpu_runs(dtype: str) -> None:
+    span = operands(Point("tiny", 40, 3, 4, dtype, dtype), torch.device("cpu"))
+    with using("triton"):
+        results = list(gpu_check.checks(MODELS["tiny"], span))
+    assert len(results) == 8
+    assert [check for check in results if not check.passed] == []
+    assert any(check.error > 0 for check in results), "both sides ran the reference"
