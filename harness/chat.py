@@ -99,6 +99,6 @@ class ChatScript:
         return str(self.tokenizer.decode(kept, skip_special_tokens=True))
 
     def judge(self, case: Case, ids: Sequence[int]) -> Verdict:
-        item = self._by_id[case.sample_id]
+        item = self._by_id[case.repeat_of or case.sample_id]
         prediction = self.task.extract(self.text(ids), item)
         return Verdict(prediction, prediction is not None and self.task.score(prediction, item))

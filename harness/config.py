@@ -52,6 +52,7 @@ class Config:
         limit: how many samples, None for all.
         seed: of sample order, sketches and random weights.
         repeats: how often the samples are gone through, each time in another order.
+        duplicates: share of requests that repeat an earlier sample, beside all the samples themselves.
         shadow: run every hop dense as well and measure how far it is off.
         results_dir: parent of all run folders, relative to the working directory; not part of a run's identity.
     """
@@ -65,6 +66,7 @@ class Config:
     limit: int | None = None
     seed: int = 0
     repeats: int = 1
+    duplicates: float = 0.0
     shadow: bool = False
     results_dir: str = "results/runs"
 

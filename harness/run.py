@@ -8,6 +8,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from harness.config import Choices
+from harness.duplicates import duplicated
 from harness.execution import Execution
 from harness.folder import read_summary
 from harness.identity import identify
@@ -43,7 +44,8 @@ def run(cfg: DictConfig, folder: Path) -> int:
         done, mirrored = store.complete, (folder / "wandb").exists()
         with Tracker.open(cfg.tracking, folder, cfg, names) as tracker:
             if not done:
-                execution = Execution(cfg, parts, workload, names, store, cases)
+                requests = duplicated(cases, cfg.duplicates, cfg.seed)
+                execution = Execution(cfg, parts, workload, names, store, requests)
                 execution.execute(prompts_sha256(draft, cases))
                 store.finish(summarise(store.rows, execution.heading))
             summary = read_summary(folder)

@@ -16,6 +16,7 @@ class Case:
 
     Attributes:
         warmup: all hops run dense, to fill pools; left out of every metric.
+        repeat_of: the sample that this one repeats, if it does.
     """
 
     sample_id: str
@@ -23,6 +24,7 @@ class Case:
     target: str | None
     subject: str | None = None
     warmup: bool = False
+    repeat_of: str | None = None
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,8 @@ def _ranges(cfg: DictConfig) -> list[str]:
         found.append(f"limit={cfg.limit}: expected a positive integer, or null for all samples")
     if cfg.repeats < 1:
         found.append(f"repeats={cfg.repeats}: expected a positive integer")
+    if not 0 <= cfg.duplicates < 1:
+        found.append(f"duplicates={cfg.duplicates}: expected a share of the requests from 0 to below 1")
     if cfg.seed < 0:
         found.append(f"seed={cfg.seed}: expected 0 or a positive integer")
     if cfg.tracking.mode not in MODES:

@@ -90,6 +90,7 @@ OTHER = [
     "seed=1",
     "limit=7",
     "repeats=2",
+    "duplicates=0.5",
     "shadow=true",
     "method=dense",
     "method.rank=16",
