@@ -16,15 +16,18 @@ def decaying(batch: int, rows: int, width: int, spectrum: str, seed: int = 0) ->
     values = {"1/i": 1 / at, "1/sqrt": at**-0.5, "exp": torch.exp(-at / 16) + 1e-3}[spectrum]
     left = torch.linalg.qr(torch.randn(batch, rows, size, generator=generator(seed))).Q
     right = torch.linalg.qr(torch.randn(batch, width, size, generator=generator(seed + 1))).Q
-    return (left * values) @ right.mT
+    out: Tensor = (left * values) @ right.mT
+    return out
 
 
 def error(x: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(x.double() - left.double() @ right.double(), dim=(1, 2))
+    out: Tensor = torch.linalg.vector_norm(x.double() - left.double() @ right.double(), dim=(1, 2))
+    return out
 
 
 def optimum(x: Tensor, rank: int) -> Tensor:
-    return torch.linalg.svdvals(x.double())[:, rank:].square().sum(1).sqrt()
+    values: Tensor = torch.linalg.svdvals(x.double())
+    return values[:, rank:].square().sum(1).sqrt()
 
 
 @pytest.mark.parametrize("spectrum", ["1/i", "1/sqrt", "exp"])

@@ -89,17 +89,18 @@ def correction(
     rotated = more.pop("rotated", dim)
 
     def make() -> Tensor:
+        caches: list[Any]
+        targets: list[Any]
         if paged:
             table = torch.randperm(40, generator=generator(2))
-            caches: Any = [
-                Paged(torch.full((3, 40, 8, heads, dim), torch.nan, dtype=dtype), table, 5) for _ in range(2)
-            ]
+            caches = [Paged(torch.full((3, 40, 8, heads, dim), torch.nan, dtype=dtype), table, 5) for _ in range(2)]
             targets = caches
         else:
             caches = [poisoned(3, heads, rows, dim, dtype) for _ in range(2)]
             targets = [cache[:, :, 3 : 3 + rows] for cache in caches]
+        keys, values = targets
         lowrank.correct(
-            *targets, base_k, base_v, deltas_k, deltas_v, weights_k, weights_v,
+            keys, values, base_k, base_v, deltas_k, deltas_v, weights_k, weights_v,
             start=11, inv_freq=frequencies(rotated), scaling=1.1, first_layer=first,
         )  # fmt: skip
         return torch.stack([cache.pages if paged else cache for cache in caches])

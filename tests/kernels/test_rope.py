@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -62,8 +64,8 @@ def test_places_rows_in_a_strided_and_in_a_paged_cache() -> None:
         ("inv_freq", {"inv_freq": torch.ones(8, dtype=torch.float64)}),
     ],
 )
-def test_names_the_argument_that_does_not_fit(name: str, change: dict[str, torch.Tensor]) -> None:
-    good = {"x": torch.zeros(4, 3, 16), "positions": torch.arange(3), "inv_freq": torch.ones(8)}
+def test_names_the_argument_that_does_not_fit(name: str, change: dict[str, Any]) -> None:
+    good: dict[str, Any] = {"x": torch.zeros(4, 3, 16), "positions": torch.arange(3), "inv_freq": torch.ones(8)}
     rotate(**good)
     with pytest.raises(ValueError, match=f"^{name}"):
         rotate(**{**good, **change})

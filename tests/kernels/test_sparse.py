@@ -89,7 +89,12 @@ def test_error_falls_with_density() -> None:
 )
 def test_names_the_argument_that_does_not_fit(name: str, change: dict[str, Any]) -> None:
     bitmap, values = sparsify(span(2, 2, 5, 8), 0.05)
-    good = {"destination": span(3, 2, 5, 8), "base": span(3, 2, 5, 8), "bitmap": bitmap, "values": values}
+    good: dict[str, Any] = {
+        "destination": span(3, 2, 5, 8),
+        "base": span(3, 2, 5, 8),
+        "bitmap": bitmap,
+        "values": values,
+    }
     apply(**good)
     with pytest.raises(ValueError, match=f"^{name}"):
         apply(**{**good, **change})
