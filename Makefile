@@ -18,8 +18,9 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 demo: $(STAMP)
 	$(BIN)/python -m harness -m method=dense,kvcmas limit=5 workflow.max_new_tokens=48 shadow=true tracking=none
 
+# Two processes of one thread each; the tests of one file stay together, since they share loaded models.
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
