@@ -26,7 +26,9 @@ from harness.script import Case
 from harness.store import RunFolder
 from harness.trajectory import Runner
 from harness.validate import Parts
+from harness.verified import verified
 from harness.workload import Workload
+from kernels.dispatch import describe, using
 from methods.base import Method, Shape
 
 OOM_LIMIT = 3  # after so many samples in a row without memory, the rest is recorded as such and not tried
@@ -77,12 +79,23 @@ class Execution:
     @property
     def heading(self) -> Heading:
         names = self.names
+        target = str(self.cfg.method._target_)
         return Heading(
-            str(self.parts.task.name), names.method, names.model, names.backend, self.shape.layers, self.command
+            task=str(self.parts.task.name),
+            method=names.method,
+            model=names.model,
+            backend=names.backend,
+            layers=self.shape.layers,
+            command=self.command,
+            verified=verified(names.method, names.model, self.loaded.facts.revision, target),
         )
 
     def execute(self, prompt_sha256: str) -> None:
-        """Run what is not done, a row at a time."""
+        """Run what is not done, a row at a time, on the chosen kernels."""
+        with using(self.parts.backend.kernels):
+            self._execute(prompt_sha256)
+
+    def _execute(self, prompt_sha256: str) -> None:
         session = collect(self._model_facts(), self.workload.data, prompt_sha256)
         self.command = session.command
         self.store.begin(session)
@@ -211,7 +224,7 @@ class Execution:
             dtype=str(loaded.dtype).removeprefix("torch."),
             device=str(loaded.device),
             attention=loaded.model.config._attn_implementation,
-            kernels="torch",
+            kernels=describe(self.shape.device),
         )
 
 

@@ -22,6 +22,7 @@ from harness.backends.hf_attention import install
 from harness.backends.hf_cache import RowCache
 from harness.backends.hf_place import Place
 from harness.clock import Clock, Stopwatch
+from kernels.dispatch import Implementation
 from methods.base import KV, Dense, FreshRows, Plan, Reuse, RowView, Shape
 from methods.segment import Prompt
 
@@ -92,18 +93,22 @@ class HF:
     Attributes:
         chunk: most rows of one forward; a longer dense prefill runs in chunks.
         block: most rows of one forward under an explicit mask, which cannot skip masked keys.
+        kernels: implementation of the kernels, ``auto`` (Triton on CUDA, else torch), ``torch`` or ``triton``.
         poison: fill fresh caches with NaN, so that a read of an unset row shows (tests).
     """
 
     name: str = "hf"
     chunk: int = 4096
     block: int = 1024
+    kernels: str = "auto"
     poison: bool = False
     model: Any = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.chunk < 1 or self.block < 1:
             raise ValueError(f"chunk and block must be at least 1, got {self.chunk} and {self.block}")
+        if self.kernels not in tuple(Implementation):
+            raise ValueError(f"kernels must be one of {', '.join(Implementation)}, got {self.kernels!r}")
 
     def attach(self, model: Any, shape: Shape) -> HF:
         """Take a loaded causal language model; returns self. The model is put into eval mode."""
