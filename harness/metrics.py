@@ -20,7 +20,8 @@ ROUTES = (Route.dense, Route.reuse, Route.fallback)
 
 @dataclass(frozen=True)
 class Heading:
-    """What the rows cannot know: names, the model's number of layers L, and the command of the run."""
+    """What the rows cannot know: names, the model's number of layers L, the command of the run, and whether the method
+    is ``verified`` on the model, see :class:`harness.summary.Summary`."""
 
     task: str
     method: str
@@ -28,6 +29,7 @@ class Heading:
     backend: str
     layers: int
     command: str
+    verified: bool | None = None
 
 
 def hops(rows: Iterable[Row]) -> list[HopRecord]:
@@ -232,4 +234,5 @@ def summarise(rows: Sequence[Row], heading: Heading) -> Summary:
         phases_s=sum((h.phases for h in counted), Phases()),
         learn_s=learn_s(rows),
         command=heading.command,
+        verified=heading.verified,
     )

@@ -90,6 +90,8 @@ class Summary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         learn_s: seconds spent learning, warm-up included; never part of a TTFT.
         phases_s: seconds by phase, summed over the hops that are not warm-up.
         peak_bytes: largest memory in use of any sample; state_bytes: what the method held after the last one.
+        verified: whether the method had passed ``python -m harness.verify`` on these weights when the run ended; None
+            if nobody had checked.
     """
 
     schema: int
@@ -117,3 +119,4 @@ class Summary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     phases_s: Phases
     learn_s: float
     command: str
+    verified: bool | None = None

@@ -17,8 +17,10 @@ from harness.errors import UserError
 from harness.folder import read_summary
 from harness.records import Status
 from harness.summary import Fidelity, Latency, Summary
+from harness.verified import mark
 
 NONE = "-"
+VERIFY = "python -m harness.verify"
 
 
 def print_run(folder: Path, console: Console | None = None) -> None:
@@ -29,7 +31,10 @@ def print_run(folder: Path, console: Console | None = None) -> None:
     """
     console = console or Console()
     summary = _summary(folder)
-    console.print(Text(f"\n{summary.method} on {summary.task}, model {summary.model}, backend {summary.backend}"))
+    names = f"{summary.method} on {summary.task}, model {summary.model}, backend {summary.backend}"
+    console.print(Text(", ".join(filter(None, (f"\n{names}", mark(summary.verified))))))
+    if summary.verified is not True:
+        console.print(Text(f"({VERIFY} model={summary.model} method={summary.method})"), soft_wrap=True)
     console.print(_facts(summary))
     console.print()
     if summary.ttft_by_hop_s:
@@ -53,6 +58,8 @@ def print_comparison(
     console.print(comparison(summaries, names))
     console.print()
     console.print(Text(COMPARISON_NOTE), soft_wrap=True)
+    if any(s.verified is not True for s in summaries):
+        console.print(Text(f"unverified: no {VERIFY} has passed for that method on that model\n"), soft_wrap=True)
     for folder, name in zip(folders, names, strict=True):
         console.print(Text(f"files of {name}: {folder}"), soft_wrap=True)
 
@@ -71,7 +78,7 @@ def comparison(summaries: Sequence[Summary], names: Sequence[str]) -> Table:
     for s, name in zip(summaries, names, strict=True):
         downstream = s.ttft_by_route_s.downstream
         table.add_row(
-            Text(name),
+            Text("\n".join(filter(None, (name, mark(s.verified))))),
             _accuracy(s),
             _hundreds(s.fresh_share),
             _hundreds(s.reuse_ratio),
