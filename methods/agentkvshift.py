@@ -17,6 +17,7 @@ from torch import Tensor
 
 from methods.base import KV, Engine, Hop, Probe, Rope, RowSchedule, RowView, Selection, Shape, Shift
 from methods.checked import WriteBack
+from methods.limits import Limits
 from methods.options import at_least, one_of
 from methods.recompute import Origin, Recompute, among, candidates, check_layer_fits, share, top, union
 from methods.scores import Deviation, Part, squares
@@ -53,6 +54,10 @@ class AgentKVShift(Recompute):
         at_least("check_layer", self.check_layer, 1, "layer 0 depends on no context and cannot deviate")
         for option, names in (("score", Part), ("damp", Damp), ("write_back", WriteBack), ("source", Origin)):
             one_of(option, getattr(self, option), get_args(names))
+
+    def limits(self, layers: int) -> Limits:
+        """See :class:`methods.limits.Limits`."""
+        return Limits(dense={"ratio": 1.0}, reuse={"ratio": 0.0, "write_back": "kept", "check_layer": 1})
 
     def bind(self, shape: Shape, seed: int) -> None:
         check_layer_fits(self.check_layer, shape)

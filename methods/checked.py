@@ -14,6 +14,7 @@ from typing import Literal, get_args
 from torch import Tensor
 
 from methods.base import KV, Engine, Hop, Probe, RowSchedule, RowView, Selection, Shape
+from methods.limits import Limits
 from methods.options import at_least, one_of
 from methods.recompute import Origin, Recompute, among, candidates, check_layer_fits, share, top, union
 from methods.scores import Score
@@ -55,6 +56,10 @@ class Checked(Recompute):
             ("ratio_over", Over), ("schedule", Filtering), ("write_back", WriteBack), ("source", Origin)
         ):  # fmt: skip
             one_of(option, getattr(self, option), get_args(names))
+
+    def limits(self, layers: int) -> Limits:
+        """See :class:`methods.limits.Limits`."""
+        return Limits(dense={"ratio": 1.0}, reuse={"ratio": 0.0, "write_back": "kept", "check_layer": 1})
 
     def bind(self, shape: Shape, seed: int) -> None:
         check_layer_fits(self.check_layer, shape)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from methods.base import Dense, Engine, Executed, Hop, Plan, Reuse, Shape, Snapshot, StateBytes
+from methods.limits import Limits
 from methods.prefix import RolePrefixes
 
 
@@ -23,6 +24,10 @@ class DenseMethod:
     prefix_cache: bool = False
     fidelity: str = "code"
     _prefixes: RolePrefixes = field(default_factory=RolePrefixes, init=False, repr=False, compare=False)
+
+    def limits(self, layers: int) -> Limits:
+        """See :class:`methods.limits.Limits`."""
+        return Limits(dense={})
 
     def bind(self, shape: Shape, seed: int) -> None:
         self._prefixes = RolePrefixes(device=shape.device)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from methods.base import Dense, Engine, FreshRows, Hop, Plan, Probe, Reuse, Rows, RowSchedule, RowView, Selection, Shape
 from methods.layer_groups import GroupProfiler
+from methods.limits import Limits
 from methods.options import one_of
 from methods.prefix import RolePrefixes
 from methods.profile import Grain, Profiler
@@ -73,6 +74,11 @@ class DroidSpeak(Relayed):
         one_of("pick", self.pick, get_args(Pick))
         if self.group and not (len(self.group) == 2 and 0 <= self.group[0] <= self.group[1]):
             raise ValueError(f"group must be [first, last] with 0 <= first <= last, or [], got {list(self.group)}")
+
+    def limits(self, layers: int) -> Limits:
+        """See :class:`methods.limits.Limits`; a group that waits for a profile is the middle third."""
+        middle = {} if self.group is not None else {"group": [layers // 3, 2 * layers // 3]}
+        return Limits(reusing=middle, dense={"group": [0, layers - 1]}, reuse={"group": []})
 
     def bind(self, shape: Shape, seed: int) -> None:
         if self.group is None:

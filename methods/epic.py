@@ -7,6 +7,7 @@ agent's cache is the default source; ``source=isolated`` is the paper's.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import get_args
@@ -14,6 +15,7 @@ from typing import get_args
 from torch import Tensor
 
 from methods.base import KV, Engine, FreshRows, Hop, Probe, RowSchedule, RowView, Selection
+from methods.limits import Limits
 from methods.options import at_least, one_of
 from methods.recompute import Origin, Recompute, union
 
@@ -37,6 +39,10 @@ class Epic(Recompute):
         """Raises ValueError for a negative k or an unknown source."""
         at_least("k", self.k, 0)
         one_of("source", self.source, get_args(Origin))
+
+    def limits(self, layers: int) -> Limits:
+        """See :class:`methods.limits.Limits`."""
+        return Limits(dense={"k": sys.maxsize, "first_span": True}, reuse={"k": 0})
 
     def rows(self, hop: Hop, reused: Mapping[int, KV], engine: Engine) -> RowSchedule:
         first = next(hop.prompt.shared()).index

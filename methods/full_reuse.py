@@ -14,6 +14,7 @@ from typing import Literal, get_args
 from torch import Tensor
 
 from methods.base import KV, Dense, Engine, Executed, Hop, Plan, Reuse, Rope, Rows, Shape, Snapshot, StateBytes
+from methods.limits import Limits
 from methods.options import one_of
 from methods.prefix import RolePrefixes
 
@@ -50,6 +51,10 @@ class FullReuse:
     def __post_init__(self) -> None:
         """Raises ValueError for an unknown mode."""
         one_of("mode", self.mode, get_args(Mode))
+
+    def limits(self, layers: int) -> Limits:
+        """See :class:`methods.limits.Limits`."""
+        return Limits(reuse={})
 
     def bind(self, shape: Shape, seed: int) -> None:
         self._prefixes, self._encoded = RolePrefixes(device=shape.device), {}

@@ -14,6 +14,7 @@ from typing import Literal, get_args
 from methods.base import Shape
 from methods.glue import Glue
 from methods.grid import Exact
+from methods.limits import Limits
 from methods.lowrank import Codec
 from methods.options import at_least, one_of
 from methods.relation import RelationMethod, check
@@ -56,6 +57,16 @@ class GraphFlow(RelationMethod):
             raise ValueError(f"density must be in [0, 1], got {self.density}")
         for option, names in (("key", Key), ("miss", Miss), ("glue", Glue)):
             one_of(option, getattr(self, option), get_args(names))
+
+    def limits(self, layers: int) -> Limits:
+        """See :class:`methods.limits.Limits`."""
+        soon = {"build_requests": 1, "min_frequency": 1}
+        return Limits(
+            reusing=soon,
+            dense={"build_requests": 0, "miss": "dense"},
+            reuse={"build_requests": 0, "online": False, "miss": "base"},
+            exact={**soon, "density": 1.0},
+        )
 
     @property
     def dense_on_miss(self) -> bool:

@@ -6,6 +6,7 @@ dense run it costs; layer 0 needs none, and de-rotated patches serve at any posi
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -14,6 +15,7 @@ import torch
 from methods.base import Shape
 from methods.glue import Glue
 from methods.grid import Exact
+from methods.limits import Limits
 from methods.lowrank import Codec, Truncated
 from methods.options import at_least, one_of
 from methods.relation import RelationMethod, check
@@ -56,6 +58,16 @@ class Kamera(RelationMethod):
         at_least("rank", self.rank, 0)
         for option, names in (("key", Key), ("miss", Miss), ("glue", Glue), ("factor_dtype", FactorDtype)):
             one_of(option, getattr(self, option), get_args(names))
+
+    def limits(self, layers: int) -> Limits:
+        """See :class:`methods.limits.Limits`."""
+        soon = {"build_requests": 1}
+        return Limits(
+            reusing=soon,
+            dense={"build_requests": 0, "miss": "compile"},
+            reuse={"build_requests": 0, "online": False, "miss": "blind"},
+            exact={**soon, "rank": sys.maxsize, "factor_dtype": "model"},
+        )
 
     @property
     def dense_on_miss(self) -> bool:

@@ -23,6 +23,7 @@ from methods.frame import Arithmetic, Frame, FrameKind
 from methods.gate import Always, Entropy, Gate, Never, Relative, Usage
 from methods.glue import Glue
 from methods.grid import Admission, AnchorBase, Grid, Reference, WeightMemo
+from methods.limits import Limits
 from methods.lowrank import Codec, codec
 from methods.options import at_least, one_of
 from methods.weights import Nearest, SoftmaxL1, SoftmaxL2, Uniform, Weighting
@@ -121,6 +122,15 @@ class KVCMAS(DeltaMethod):
             one_of(option, getattr(self, option), get_args(names))
         if self.gate == "relative" and self.tau_distance is None:
             raise ValueError("gate=relative needs tau_distance: calibrate it for this model and task, or use gate=auto")
+
+    def limits(self, layers: int) -> Limits:
+        """See :class:`methods.limits.Limits`."""
+        return Limits(
+            reusing={"gate": "always"},
+            dense={"gate": "never"},
+            reuse={"gate": "always", "min_anchors": 0},
+            exact={"gate": "always", "codec": "full", "factor_dtype": "model"},
+        )
 
     def grid(self, shape: Shape) -> Grid:
         dtype = shape.dtype if self.factor_dtype == "model" else getattr(torch, self.factor_dtype)

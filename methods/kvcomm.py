@@ -21,6 +21,7 @@ from methods.frame import Frame, FrameKind
 from methods.gate import Always, Entropy, Gate, Never
 from methods.glue import Glue
 from methods.grid import Grid
+from methods.limits import Limits
 from methods.lowrank import Full
 from methods.options import at_least, one_of
 from methods.weights import SoftmaxL1
@@ -67,6 +68,10 @@ class KVComm(DeltaMethod):
             raise ValueError(f"temperature must be positive, got {self.temperature}")
         for option, names in (("gate", GateName), ("frame", FrameName), ("glue", Glue), ("capacity", Capacity)):
             one_of(option, getattr(self, option), get_args(names))
+
+    def limits(self, layers: int) -> Limits:
+        """See :class:`methods.limits.Limits`."""
+        return Limits(reusing={"gate": "always"}, dense={"tau": 0.0}, exact={"gate": "always"})
 
     def grid(self, shape: Shape) -> Grid:
         full = Full(shape.dtype)

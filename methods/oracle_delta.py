@@ -16,6 +16,7 @@ from kernels.factor import factorise
 from methods.base import KV, Engine, FreshRows, Hop, Plan, Reuse, Rows, RowSchedule, Shape
 from methods.corrected import Corrected
 from methods.frame import Blend, Frame
+from methods.limits import Limits
 from methods.lowrank import Operand
 from methods.options import at_least, one_of
 from methods.recompute import Origin, Recompute
@@ -40,6 +41,10 @@ class OracleDelta(Recompute):
         """Raises ValueError for a value outside its range or its list of names."""
         at_least("rank", self.rank, 0, "0 adds the whole delta")
         one_of("source", self.source, get_args(Origin))
+
+    def limits(self, layers: int) -> Limits:
+        """See :class:`methods.limits.Limits`."""
+        return Limits(exact={"rank": 0})
 
     def bind(self, shape: Shape, seed: int) -> None:
         super().bind(shape, seed)

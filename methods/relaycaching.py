@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from methods.base import Dense, Engine, Executed, Hop, Plan, Probe, Reuse, RowView, Selection, Shape, Source
+from methods.limits import Limits
 from methods.options import at_least, one_of
 from methods.prefix import RolePrefixes
 from methods.profile import Grain, Profiler
@@ -106,6 +107,14 @@ class RelayCaching(Relayed):
         known = [0, *(layer for layer in given if layer is not None)]
         if known != sorted(known):
             raise ValueError(f"start_layer, detect_layer and end_layer must not fall nor be negative, got {given}")
+
+    def limits(self, layers: int) -> Limits:
+        """See :class:`methods.limits.Limits`; layers that wait for a profile are a quarter, a half, three quarters."""
+        given = zip(self.profiled, (self.start_layer, self.detect_layer, self.end_layer), (1, 2, 3), strict=True)
+        middle = {name: quarters * layers // 4 for name, value, quarters in given if value is None}
+        all_layers = {"start_layer": 0, "detect_layer": min(1, layers - 1), "end_layer": layers - 1}
+        nothing = {"start_layer": 0, "detect_layer": 0, "end_layer": 0, "suffix": 0}
+        return Limits(reusing=middle, dense={**all_layers, "suffix": 1, "tau_inf": 0.0}, reuse=nothing)
 
     def bind(self, shape: Shape, seed: int) -> None:
         _, _, end = self.layers
