@@ -42,9 +42,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given == ["--version"]:
         print(f"kvcmas {version('kvcmas')}")
         return 0
-    # Torch reads this once, at its first allocation: caches of hundreds of megabytes are made and dropped at every
-    # hop, and on a CPU their page faults would be a visible share of a correction.
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     verbose = os.environ.get(_FULL_ERROR) == "1"
     asked = CommandLine(())
     outcomes = Outcomes(verbose)
