@@ -66,7 +66,7 @@ class Workflow:
     rounds: int = 1
     final_reads: Literal["all", "sinks"] = "all"
     layout: Layout = "interleaved"
-    max_new_tokens: int = 512
+    max_new_tokens: int = 256
     edges: Sequence[Sequence[int]] = ()
     feedback: Sequence[Sequence[int]] = ()
 

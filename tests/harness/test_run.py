@@ -136,7 +136,7 @@ def test_sweep_makes_a_folder_per_value(harness: Harness, tmp_path: Path) -> Non
 
 def test_single_stream_measures_against_dense(harness: Harness, tmp_path: Path) -> None:
     lengths = [f"task.{k}={v}" for k, v in (("shared_tokens", 300), ("system_tokens", 40), ("private_tokens", 9))]
-    done = harness(tmp_path, "method=kvcmas", "task=single_stream", "workflow.max_new_tokens=512", *lengths,
+    done = harness(tmp_path, "method=kvcmas", "task=single_stream", "workflow.max_new_tokens=256", *lengths,
                    "task.output_tokens=5", "task.warmup=3", "task.samples=2")  # fmt: skip
     assert done.code == 0, done.err
     run = only_run(tmp_path)
