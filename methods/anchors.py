@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from torch import Tensor
+
 from methods.lowrank import Matrix
 
 Capacity = Literal["strict", "legacy"]
@@ -17,7 +19,7 @@ Capacity = Literal["strict", "legacy"]
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """A key and a value matrix.
+    """A key and a value matrix, which may share a tensor.
 
     Attributes:
         name: what they are of; seeds their factorisation.
@@ -36,7 +38,18 @@ class Pair:
 
     @property
     def nbytes(self) -> int:
-        return self.k.nbytes + self.v.nbytes
+        return sum(tensor.nbytes for tensor in self.tensors().values())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every stored tensor once: ``k.`` and ``v.`` before the names of own ones, nothing before shared ones."""
+        keys, values = self.k.tensors(), self.v.tensors()
+        shared = {part: tensor for part, tensor in keys.items() if values.get(part) is tensor}
+        return shared | {
+            f"{kind}.{part}": tensor
+            for kind, parts in (("k", keys), ("v", values))
+            for part, tensor in parts.items()
+            if part not in shared
+        }
 
 
 @dataclass(frozen=True, eq=False)

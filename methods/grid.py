@@ -12,7 +12,7 @@ from methods.base import KV
 from methods.frame import Frame
 from methods.gate import Gate, Usage, Verdict
 from methods.glue import Glue
-from methods.lowrank import Codec
+from methods.lowrank import Codec, Joint
 from methods.segment import Placed
 from methods.weights import TokenWeights, Weighting
 
@@ -30,7 +30,7 @@ class Grid:
 
     Attributes:
         base_key, base_value: how reference caches are stored; matching reads them.
-        delta, glue_delta: how corrections of spans and of private segments are stored.
+        delta, glue_delta: how corrections of spans and of private segments are stored, keys and values apart or joint.
         reference: the cache a correction starts from: the source hop's, the first one of the trajectory, or a
             context-free encode; ``producer`` is the rows of an output as its own author cached them, and an encode of
             user text, which has no author.
@@ -46,8 +46,8 @@ class Grid:
 
     base_key: Codec
     base_value: Codec
-    delta: Codec
-    glue_delta: Codec
+    delta: Codec | Joint
+    glue_delta: Codec | Joint
     weighting: Weighting
     gate: Gate
     frame: Frame

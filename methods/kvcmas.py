@@ -24,7 +24,7 @@ from methods.gate import Always, Entropy, Gate, Never, Relative, Usage
 from methods.glue import Glue
 from methods.grid import Admission, AnchorBase, Grid, Reference, WeightMemo
 from methods.limits import Limits
-from methods.lowrank import Codec, codec
+from methods.lowrank import Codec, Joint, codec, joint_codec
 from methods.options import at_least, one_of
 from methods.weights import Nearest, SoftmaxL1, SoftmaxL2, Uniform, Weighting
 
@@ -43,6 +43,8 @@ class KVCMAS(DeltaMethod):
         rank: r of every stored matrix; matrices below break-even stay raw.
         rank_delta, rank_base_key, rank_base_value, rank_glue: r per kind instead; 0 stores full tensors.
         codec: ``full`` stores everything in full.
+        joint: keys and values of a delta share one left factor, r (n + 2 C) elements a layer instead of 2 r (n + C);
+            de-rotated keys only. References stay apart.
         oversampling, power_iterations, balanced: of the factorisation; unbalanced right factors carry the whole
             scale and may overflow float16 (B18).
         factor_dtype: of stored matrices.
@@ -73,6 +75,7 @@ class KVCMAS(DeltaMethod):
     rank_base_value: int | None = None
     rank_glue: int | None = None
     codec: CodecName = "low_rank"
+    joint: bool = False
     oversampling: int = 8
     power_iterations: int = 2
     balanced: bool = True
@@ -120,6 +123,11 @@ class KVCMAS(DeltaMethod):
             ("glue", Glue),
         ):  # fmt: skip
             one_of(option, getattr(self, option), get_args(names))
+        if self.joint and self.frame != "derotated":
+            raise ValueError(
+                f"joint=true needs frame=derotated, got frame={self.frame}: rotated keys share no left factor with the "
+                "values; use joint=false"
+            )
         if self.gate == "relative" and self.tau_distance is None:
             raise ValueError("gate=relative needs tau_distance: calibrate it for this model and task, or use gate=auto")
 
@@ -137,8 +145,8 @@ class KVCMAS(DeltaMethod):
         return Grid(
             base_key=self._codec(self.rank_base_key, dtype),
             base_value=self._codec(self.rank_base_value, dtype),
-            delta=self._codec(self.rank_delta, dtype),
-            glue_delta=self._codec(self.rank_glue, dtype),
+            delta=self._delta(self.rank_delta, dtype),
+            glue_delta=self._delta(self.rank_glue, dtype),
             weighting=self._weighting(),
             gate=self._gate(),
             frame=Frame(self.frame, self.arithmetic, shape.rope),
@@ -161,8 +169,15 @@ class KVCMAS(DeltaMethod):
         )
 
     def _codec(self, rank: int | None, dtype: torch.dtype) -> Codec:
-        chosen = 0 if self.codec == "full" else self.rank if rank is None else rank
-        return codec(chosen, dtype, self.oversampling, self.power_iterations, self.balanced)
+        return codec(self._rank(rank), dtype, self.oversampling, self.power_iterations, self.balanced)
+
+    def _delta(self, rank: int | None, dtype: torch.dtype) -> Codec | Joint:
+        if not self.joint:
+            return self._codec(rank, dtype)
+        return joint_codec(self._rank(rank), dtype, self.oversampling, self.power_iterations, self.balanced)
+
+    def _rank(self, rank: int | None) -> int:
+        return 0 if self.codec == "full" else self.rank if rank is None else rank
 
     def _weighting(self) -> Weighting:
         named: dict[str, Weighting] = {

@@ -11,7 +11,7 @@ from torch import Tensor
 from methods.anchors import Anchor, Pair
 from methods.base import KV, Executed, Hop
 from methods.grid import Edge, Grid, Request, Visit
-from methods.lowrank import Codec
+from methods.lowrank import Codec, Joint
 from methods.segment import Placed
 
 # Relative error of layer 0 between two caches of the same tokens: rounding of the caches and of two rotations.
@@ -48,7 +48,7 @@ class Learner:
             glue={edge.key: tuple(glue)},
         )
 
-    def _delta(self, name: str, born: int, executed: Executed, place: Placed, base: KV, codec: Codec) -> Pair:
+    def _delta(self, name: str, born: int, executed: Executed, place: Placed, base: KV, codec: Codec | Joint) -> Pair:
         """Exact minus reference rows, without layer 0: it depends on token and position only.
 
         Raises:
@@ -64,6 +64,8 @@ class Learner:
                     f"layer 0 {part} of {name} differ from their reference by {error / max(norm, 1e-30):.2g} of their "
                     "norm, so the reference holds other tokens"
                 )
+        if isinstance(codec, Joint):
+            return Pair(name, *codec.encode(dk[1:], dv[1:], self._seed(name, "kv")), born)
         return self._store(name, born, dk[1:], dv[1:], codec, codec)
 
     def _store(self, name: str, born: int, keys: Tensor, values: Tensor, codec_k: Codec, codec_v: Codec) -> Pair:

@@ -2,7 +2,8 @@
 
 A matrix here is the cache of n tokens at every stored layer, heads concatenated: ``[Lx, n, C]``, KVCMAS (arXiv
 2609.34060) section 4. Factors take r (n + C) elements a layer instead of n C, which saves memory only from
-n > r C / (C - r) on; shorter matrices stay raw.
+n > r C / (C - r) on; shorter matrices stay raw. Keys and values of one delta may share their left factor
+(:class:`Joint`): r (n + 2 C) instead of 2 r (n + C) for the two.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from kernels.factor import factorise
+from kernels.factor import factorise, factorise_joint
 
 Operand = tuple[Tensor, Tensor | None]
 
@@ -142,17 +143,69 @@ class Truncated:
         found = factorise(
             flat, self.rank, seed=seed, oversampling=self.oversampling, power_iterations=self.power_iterations
         )
-        left, right = found.left, found.right
-        if self.balanced:
-            scale = torch.where(found.energy > 0, found.energy, 1.0).pow(0.25)
-            left, right = left * scale[:, None, :], right / scale[:, :, None]
+        scale = _spread(found.energy, self.balanced)
+        left, right = found.left * scale[:, None, :], found.right / scale[:, :, None]
         lost = (found.total - found.energy.sum(-1)).clamp_min(0).sum().sqrt()
         return LowRank(left.to(self.dtype).contiguous(), right.to(self.dtype).contiguous(), float(lost))
+
+
+@dataclass(frozen=True)
+class Joint:
+    """Keys and values over one left factor of ``rank`` columns, both raw where that takes no fewer bytes.
+
+    De-rotated deltas are dK = dX W_K and dV = dX W_V with dX the change of the normalised hidden state, so
+    ``[dK | s dV]`` has the rank of dX. Rotation breaks this, and so do models that normalise their keys. s is the
+    ratio of the two norms in each layer: neither matrix is sacrificed to the larger one.
+
+    Attributes:
+        Those of :class:`Truncated`.
+    """
+
+    rank: int
+    dtype: torch.dtype
+    oversampling: int = 8
+    power_iterations: int = 2
+    balanced: bool = True
+
+    def encode(self, keys: Tensor, values: Tensor, seed: int) -> tuple[Matrix, Matrix]:
+        """``[Lx, H, n, D]`` each -> stored forms over width C = H * D. Low-rank ones hold the same ``left`` tensor."""
+        k, v = _flat(keys), _flat(values)
+        _, rows, width = k.shape
+        if joint_elements(rows, width, self.rank) >= 2 * rows * width:
+            return Raw(k.to(self.dtype)), Raw(v.to(self.dtype))
+        k, v = k.float(), v.float()
+        norm_k, norm_v = (torch.linalg.vector_norm(x, dim=(1, 2)) for x in (k, v))
+        ratio = torch.where((norm_k > 0) & (norm_v > 0), norm_k / norm_v, 1.0)[:, None, None]
+        found, right_k, right_v = factorise_joint(
+            k,
+            v.mul_(ratio),
+            self.rank,
+            seed=seed,
+            oversampling=self.oversampling,
+            power_iterations=self.power_iterations,
+        )
+        right_v = right_v / ratio
+        # orthonormal columns on the left: what the right factors do not hold is lost
+        lost_k, lost_v = (
+            float((norm.square() - right.square().sum((1, 2))).clamp_min(0).sum().sqrt())
+            for norm, right in ((norm_k, right_k), (norm_v, right_v))
+        )
+        scale = _spread(found.energy, self.balanced)
+        left = (found.left * scale[:, None, :]).to(self.dtype).contiguous()
+        right_k, right_v = ((x / scale[:, :, None]).to(self.dtype).contiguous() for x in (right_k, right_v))
+        return LowRank(left, right_k, lost_k), LowRank(left, right_v, lost_v)
 
 
 def codec(rank: int, dtype: torch.dtype, oversampling: int, power_iterations: int, balanced: bool) -> Codec:
     """Rank 0 means the full matrix, as in the paper's own switches."""
     return Truncated(rank, dtype, oversampling, power_iterations, balanced) if rank else Full(dtype)
+
+
+def joint_codec(
+    rank: int, dtype: torch.dtype, oversampling: int, power_iterations: int, balanced: bool
+) -> Codec | Joint:
+    """Rank 0 means full matrices, as in :func:`codec`."""
+    return Joint(rank, dtype, oversampling, power_iterations, balanced) if rank else Full(dtype)
 
 
 def stored_elements(rows: int, width: int, rank: int) -> int:
@@ -165,6 +218,22 @@ def pair_bytes(layers: int, rows: int, width: int, rank_key: int, rank_value: in
     """Analytic size of one K/V pair over ``layers`` layers: 2 L r (n + C) e at equal ranks above break-even."""
     elements = stored_elements(rows, width, rank_key) + stored_elements(rows, width, rank_value)
     return layers * elements * itemsize
+
+
+def joint_elements(rows: int, width: int, rank: int) -> int:
+    """Elements per layer of a K/V pair over one left factor: r (n + 2 C), or 2 n C when that is not more."""
+    r = min(rank, rows, 2 * width)
+    return min(r * (rows + 2 * width), 2 * rows * width) if r else 2 * rows * width
+
+
+def joint_bytes(layers: int, rows: int, width: int, rank: int, itemsize: int) -> int:
+    """Analytic size of one joint K/V pair over ``layers`` layers: L r (n + 2 C) e above break-even."""
+    return layers * joint_elements(rows, width, rank) * itemsize
+
+
+def _spread(energy: Tensor, balanced: bool) -> Tensor:
+    """Scale ``[Lx, r]`` of the left columns: the root of each singular value, or 1."""
+    return torch.where((energy > 0) & balanced, energy, 1.0).pow(0.25)
 
 
 def _flat(x: Tensor) -> Tensor:

@@ -22,8 +22,7 @@ def dump(sharing: DeltaSharing) -> Snapshot:
         pools[key] = []
         for anchor in pool:
             for pair in (anchor.base, *anchor.corrections()):
-                tensors = {f"k.{part}": tensor for part, tensor in pair.k.tensors().items()}
-                blobs[digest(pair.key)] = tensors | {f"v.{part}": t for part, t in pair.v.tensors().items()}
+                blobs[digest(pair.key)] = pair.tensors()
             pools[key].append(
                 {
                     "name": anchor.name,
@@ -73,4 +72,6 @@ def _fact(pair: Pair) -> dict[str, Any]:
 
 
 def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    """Tensors of one matrix of a pair, shared ones (which bear no prefix) included."""
+    names = (name for name in tensors if name.startswith(prefix) or "." not in name)
+    return {name.removeprefix(prefix): tensors[name] for name in names}

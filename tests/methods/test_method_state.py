@@ -25,6 +25,7 @@ KEEPING: dict[str, Callable[[], Any]] = {
     "entropy": lambda: KVCMAS(rank=2, pool=2),
     "corrected": lambda: KVCMAS(rank=2, pool=2, gate="always"),
     "delta-glue": lambda: KVCMAS(rank=2, pool=3, gate="always", glue="delta", reference="context_free"),
+    "joint": lambda: KVCMAS(rank=2, pool=3, gate="always", joint=True, glue="delta", reference="context_free"),
     "authors": lambda: KVCMAS(
         rank=2, pool=2, gate="entropy", anchor_base="last_writer", capacity="legacy", glue="rotate", min_anchors=0
     ),
