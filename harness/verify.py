@@ -1,0 +1,96 @@
+"""``python -m harness.verify model=... method=all``: the correctness gate.
+
+Checks every invariant of ``harness.invariants`` that applies to each method on a checkpoint: on short requests of the
+task's own roles and samples, through the ordinary runner, with the method's own options. Prints a table, writes
+results/verified/<model>-<method>.json, and exits with 1 if anything failed. A run whose (method, model) pair has not
+passed is marked unverified in every table.
+
+    method=all            every choice of the group, or one name, or several: method=cacheblend,epic
+    model=<name>          as for a run, options included: model=smollm2 model.dtype=float32
+    method.<option>=...   as for a run, for every chosen method
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from harness.cli import DEFECT, INTERRUPTED, USAGE, refuse_foreign_kernels
+from harness.config import CONF, Choices
+from harness.errors import UserError
+from harness.explain import CommandLine, explain
+from harness.profile import Options, composed
+
+FROM_ELSEWHERE = "custom"  # brings no constructor, so that all cannot mean it
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """One method's configuration, and the names of its choices."""
+
+    cfg: DictConfig
+    names: Choices
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Verify what ``arguments`` (those of the process by default) name; returns the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or {"-h", "--help"} & set(words):
+        print(__doc__)
+        return 0
+    asked = CommandLine(tuple(words))
+    try:
+        refuse_foreign_kernels()
+        flags = [word for word in words if "=" not in word]
+        if flags:
+            raise UserError(f"{flags[0]}: expected options such as model=tiny method=all")
+        chosen = []
+        for name in methods(words):
+            asked = CommandLine((*others(words), f"method={name}"))
+            chosen.append(Chosen(*composed(asked.overrides, Options())))
+        # Imported here: help and refused options need neither torch nor transformers.
+        from harness.verification import verify
+
+        return 0 if verify(chosen) else DEFECT
+    except (UserError, HydraException, OmegaConfBaseException, YAMLError) as error:
+        if os.environ.get("HYDRA_FULL_ERROR") == "1":
+            traceback.print_exc()
+        print(f"error: {explain(error, asked)}", file=sys.stderr)
+        return USAGE
+    except KeyboardInterrupt:
+        print("interrupted; methods that were done are stored", file=sys.stderr)
+        return INTERRUPTED
+
+
+def methods(words: Sequence[str]) -> list[str]:
+    """Names of the methods to verify, in order.
+
+    Raises:
+        UserError: if none is given, one is empty, or the option is given twice.
+    """
+    given = [word.partition("=")[2] for word in words if word.partition("=")[0] == "method"]
+    if len(given) != 1:
+        raise UserError(f"method is given {len(given)} times; give it once: method=all, or names such as epic,kvcomm")
+    if given[0] != "all":
+        names = [name.strip() for name in given[0].split(",")]
+        if not all(names):
+            raise UserError(f"method={given[0]}: a name is empty; give names such as epic,kvcomm, or all")
+        return list(dict.fromkeys(names))
+    return sorted(path.stem for path in (CONF / "method").glob("*.yaml") if path.stem != FROM_ELSEWHERE)
+
+
+def others(words: Sequence[str]) -> list[str]:
+    """All options but the choice of the method."""
+    return [word for word in words if word.partition("=")[0] != "method"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
