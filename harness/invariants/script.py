@@ -11,7 +11,7 @@ from harness.tasks.base import Task
 from harness.workflow import Step, Workflow
 from methods.segment import Span
 
-ROLE, ROLE_STEP, QUESTION, TAIL, OUTPUT = 32, 5, 40, 16, 8
+ROLE, ROLE_STEP, QUESTION, TAIL, OUTPUT = 24, 5, 32, 12, 5
 """Tokens of the first agent's role prompt, of what each later agent's is longer, of the rest."""
 
 
