@@ -25,7 +25,7 @@ NAMES = Choices("kvcmas", "gsm8k", "tiny", "hf", "full")
 CFG = OmegaConf.create({"method": {"rank": 32}, "limit": 2, "hydra": {"verbose": True}, "copy": "${limit}"})
 ROWS = [
     Row(sample_id="s0", status=Status.ok, prediction="3", target="3", correct=True, raw="it is 3", e2e_s=1.5),
-    Row(sample_id="s1", status=Status.error, message="no memory for [it]"),
+    Row(sample_id="s1", status=Status.error, target="4", message="no memory for [it]"),
 ]
 SUMMARY = summarise(ROWS, Heading("gsm8k", "kvcmas", "tiny", "hf", 2, "python -m harness"))
 
