@@ -20,7 +20,7 @@ from torch import Tensor
 from kernels.operand import Matrix, rows_of
 from kernels.tile import FIELDS, block, interpreted, table, uniform
 
-ROWS = 64
+ROWS = 32
 RANK = 32
 
 

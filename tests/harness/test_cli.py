@@ -87,7 +87,7 @@ def written() -> list[str]:
 
 
 REFUSED = [
-    ("method=kvcma", "method=kvcma: there is no such method, did you mean kvcmas?"),
+    ("method=kvcma", "method=kvcma: there is no such method, did you mean kvcmas or kvcomm?"),
     ("metod=dense", "metod=dense: there is no option metod, did you mean method"),
     ("method.rnk=8", "method.rnk=8: there is no option method.rnk, did you mean rank?"),
     ("method=dense method.rank=8", "method.rank=8: there is no option method.rank"),
