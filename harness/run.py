@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from pathlib import Path
 
+import torch
 from omegaconf import DictConfig, OmegaConf
 
+from harness.backends.hf_facts import ModelFacts as SourceFacts
+from harness.backends.hf_facts import choose_device
 from harness.config import Choices
 from harness.duplicates import duplicated
+from harness.errors import UserError
 from harness.execution import Execution
 from harness.folder import read_summary
 from harness.identity import identify
@@ -20,6 +25,7 @@ from harness.tasks.single_stream import SingleStream
 from harness.track import Tracker
 from harness.validate import Parts, build
 from harness.workload import Workload, check_context, load_benchmark, load_stream, prompts_sha256
+from methods.base import Rope, Shape
 
 
 def run(cfg: DictConfig, folder: Path) -> int:
@@ -39,6 +45,7 @@ def run(cfg: DictConfig, folder: Path) -> int:
     check_context(draft, cases, facts.context, str(parts.task.name))
     if profile is not None:
         profile.check(str(cfg.method.profile), facts, [case.sample_id for case in cases])
+    check_fit(parts, names, facts, int(cfg.seed))
     config_yaml = OmegaConf.to_yaml(OmegaConf.masked_copy(cfg, [str(k) for k in cfg if k != "hydra"]), resolve=True)
     with RunFolder.open(folder, config_yaml, identity=identity) as store:
         done, mirrored = store.complete, (folder / "wandb").exists()
@@ -57,6 +64,23 @@ def run(cfg: DictConfig, folder: Path) -> int:
     for warning in tracker.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     return _worth(store)
+
+
+def check_fit(parts: Parts, names: Choices, facts: SourceFacts, seed: int) -> None:
+    """Refuse, before weights are read, what a method or the kernels will not do on this model or device.
+
+    Raises:
+        UserError: naming method and model, or the option.
+    """
+    device = choose_device(parts.model.device)
+    if parts.backend.kernels == "triton" and device.type != "cuda":
+        raise UserError(f"backend.kernels=triton needs a CUDA device, the model runs on {device}; use auto or torch")
+    rope = Rope(torch.ones(facts.head_dim // 2))  # stands in: only sizes are known without the weights
+    sizes = (facts.layers, facts.kv_heads, facts.head_dim, facts.hidden)
+    try:
+        copy.deepcopy(parts.method).bind(Shape(*sizes, torch.float32, torch.device("cpu"), rope), seed)
+    except ValueError as error:
+        raise UserError(f"method={names.method} does not fit model={names.model}: {error}") from error
 
 
 def _worth(store: RunFolder) -> int:

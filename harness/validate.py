@@ -6,6 +6,7 @@ until the run binds and loads them, so their own range checks can speak here.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -112,6 +113,7 @@ def _complaints(where: str, node: Mapping[str, Any]) -> list[str]:
         return [f"{where}._target_={node['_target_']}: {error}"]
     given = {k: v for k, v in node.items() if k not in _RESERVED and (k != "name" or signature.accepts(k))}
     found = list(signature.complaints(where, given))
+    found += [f"{where}.{k}=nan: expected a number" for k, v in given.items() if isinstance(v, float) and math.isnan(v)]
     if where == "method" and sum(not signature.accepts(name) for name in given) > 3:
         found[0] += " (method=custom brings no options of its own)"
     for key, value in given.items():

@@ -6,6 +6,7 @@ Everything that can be wrong with data is said here, in one sentence with its pl
 from __future__ import annotations
 
 import csv
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -104,11 +105,16 @@ def _csv(path: Path, columns: tuple[str, ...]) -> tuple[Record, ...]:
 
 def _csv_header(path: Path, columns: tuple[str, ...]) -> list[str]:
     """Column names of a CSV file whose rows all have as many cells, and which has rows at all."""
+    limit = csv.field_size_limit(sys.maxsize)  # a long cell is no broken one
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
             header = next(reader, [])
             check_columns(header, f"{path}:1", columns)
+            if repeated := sorted({name for name in header if header.count(name) > 1}):
+                raise UserError(
+                    f"{path}:1: the column {', '.join(repeated)} is there more than once; rename or drop one"
+                )
             empty = True
             for cells in filter(None, reader):
                 empty = False
@@ -121,6 +127,8 @@ def _csv_header(path: Path, columns: tuple[str, ...]) -> list[str]:
         ) from error
     except csv.Error as error:
         raise UserError(f"{path}:{reader.line_num}: broken CSV ({error})") from error
+    finally:
+        csv.field_size_limit(limit)
     if empty:
         raise UserError(f"{path} has no rows; task.source needs at least one")
     return header
@@ -140,15 +148,17 @@ def _parquet(path: Path, columns: tuple[str, ...]) -> tuple[Record, ...]:
 
 @contextmanager
 def _scratch() -> Iterator[str]:
-    """A cache folder that lasts as long as the reading of a local file, with the reader's progress bars off."""
+    """A cache folder that lasts as long as the reading of a local file, with the reader's progress bars and log off."""
     import datasets
 
-    shown = not datasets.are_progress_bars_disabled()
+    shown, level = not datasets.are_progress_bars_disabled(), datasets.logging.get_verbosity()
     datasets.disable_progress_bars()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # a broken file is reported in our own sentence
     try:
         with tempfile.TemporaryDirectory() as cache:
             yield cache
     finally:
+        datasets.logging.set_verbosity(level)
         if shown:
             datasets.enable_progress_bars()
 

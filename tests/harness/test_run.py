@@ -174,6 +174,12 @@ def bad_file(tmp_path: Path, name: str, text: str) -> Path:
         (["task.source={columns}"], ["question"]),
         (["task.source={long}"], ["context", "sample"]),
         (["workflow.graph=ring"], ["workflow.graph"]),
+        (["method=cacheblend", "method.check_layer=9"], ["cacheblend", "tiny", "check_layer"]),
+        (["method=droidspeak", "method.group=[5,9]"], ["droidspeak", "group"]),
+        (["backend.kernels=triton", "model.device=cpu"], ["backend.kernels=triton", "auto"]),
+        (["method.tau=nan"], ["method.tau=nan"]),
+        (["task.source={twice}"], ["twice.csv:1", "answer"]),
+        (["task.source={parquet}"], ["broken.parquet"]),
         (["task=single_stream", "workflow=loop"], ["workflow"]),
     ],
 )
@@ -184,6 +190,8 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
         "tmp": tmp_path,
         "broken": bad_file(tmp_path, "broken.jsonl", LINE + "{nonsense\n"),
         "columns": bad_file(tmp_path, "columns.jsonl", '{"query": "1+1?", "reply": "2"}\n'),
+        "twice": bad_file(tmp_path, "twice.csv", "question,answer,answer\n1+1?,#### 2,#### 3\n"),
+        "parquet": bad_file(tmp_path, "broken.parquet", "no parquet at all"),
         "long": bad_file(tmp_path, "long.jsonl", json.dumps({"question": "word " * 4000, "answer": "#### 2"}) + "\n"),
     }
     done = harness(tmp_path / "results", *(o.format(**files) for o in overrides))
