@@ -30,8 +30,11 @@ from harness.config import CONF, register
 from harness.errors import UserError
 from harness.explain import CommandLine, explain
 from harness.hint import nearest
+from harness.points import GROUP, expand
 
 _FULL_ERROR = "HYDRA_FULL_ERROR"
+MODES = {f"teacher_forcing={value}" for value in ("true", "false", "True", "False")}
+_SHOW = frozenset({"--help", "-h", "--cfg", "-c", "--info", "-i", "--hydra-help"})
 
 USAGE, DEFECT, INTERRUPTED = 2, 1, 130
 
@@ -49,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         refuse_foreign_kernels()
         words, asked = _ordered(given)
         register()
+        if not _SHOW & set(words):
+            words, outcomes.points = expand(words, asked)
         with _arguments(words), _raw_errors():
             hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(Job(outcomes))()
     except (UserError, HydraException, OmegaConfBaseException, YAMLError, ValueError, OSError) as error:
@@ -71,12 +76,14 @@ class Outcomes:
         verbose: show tracebacks of refused configurations too.
         codes: one for each job that ended here.
         runs: folder and overrides of the jobs that ended well, in order.
+        points: labels of an experiment's runs by their choice of the group ``point``.
         process: where they are collected; a launcher may run jobs elsewhere.
     """
 
     verbose: bool
     codes: list[int] = field(default_factory=list)
     runs: list[tuple[Path, tuple[str, ...]]] = field(default_factory=list)
+    points: dict[str, str] = field(default_factory=dict)
     process: int = field(default_factory=os.getpid)
 
     def code(self) -> int:
@@ -92,11 +99,14 @@ class Outcomes:
 
         complete = [(folder, words) for folder, words in self.runs if (folder / SUMMARY).exists()]
         if len(complete) > 1:
-            from harness.table import print_comparison
+            from harness.comparison import print_comparison
 
-            common = set.intersection(*(set(words) for _, words in complete))
-            labels = [" ".join(w.removeprefix("method=") for w in words if w not in common) for _, words in complete]
+            common = set.intersection(*(set(words) for _, words in complete)) | MODES  # a table each
+            labels = [" ".join(self._short(w) for w in words if w not in common) for _, words in complete]
             print_comparison([folder for folder, _ in complete], labels)
+
+    def _short(self, word: str) -> str:
+        return self.points.get(word.removeprefix(f"+{GROUP}="), word.removeprefix("method="))
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from harness.backends.hf_model import LoadedModel
 from harness.backends.hf_rope import shape_of
 from harness.config import Choices
-from harness.metrics import Heading
 from harness.provenance import ModelFacts, collect
 from harness.records import Row, StateSize, Status
 from harness.script import Case
 from harness.store import RunFolder
+from harness.summarise import Heading
 from harness.trajectory import Runner
 from harness.validate import Parts
 from harness.verified import verified
@@ -88,6 +88,10 @@ class Execution:
             layers=self.shape.layers,
             command=self.command,
             verified=verified(names.method, names.model, self.loaded.facts.revision, target),
+            built_from=str(self.cfg.method.get("fidelity") or ""),
+            glue=str(self.cfg.method.get("glue") or "recompute"),
+            teacher_forcing=bool(self.cfg.teacher_forcing),
+            early=int(self.cfg.early),
         )
 
     def execute(self, prompt_sha256: str) -> None:
@@ -157,6 +161,7 @@ class Execution:
             self.script,
             frozenset(self.loaded.stop_ids),
             bool(self.cfg.shadow) or self.workload.shadow,
+            bool(self.cfg.teacher_forcing),
         )
         self._reset_peak()
         try:

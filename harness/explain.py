@@ -76,7 +76,7 @@ def explain(error: BaseException, asked: CommandLine) -> str:
 
 def _findings(asked: CommandLine) -> Iterator[str]:
     """Sentences about single overrides, most telling first; lazily, since one is enough."""
-    loader = _loader(asked.config_dir)
+    loader = search(asked.config_dir)
     groups = [g for g in loader.list_groups("") if g != "hydra"]
     assignments: list[Assignment] = []
     for text in asked.overrides:
@@ -190,7 +190,8 @@ def _spread(override: Override, text: str) -> list[Assignment]:
     return [Assignment(override, text, override.get_value_element_as_str())]
 
 
-def _loader(config_dir: str | None) -> ConfigLoaderImpl:
+def search(config_dir: str | None) -> ConfigLoaderImpl:
+    """Hydra's loader over ``config_dir``, where given, and our own YAML files."""
     search = create_config_search_path(str(CONF))
     if config_dir is not None:
         anchor = SearchPathQuery(provider="schema", path=None)

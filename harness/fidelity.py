@@ -19,20 +19,29 @@ class Fidelity:
     error_v: list[float]
     first_token_kl: float
     prefix_match: int
-    answer_agrees: bool
+    answer_agrees: bool | None
     ttft_s: float
 
 
 def compare(
-    run: Executed, dense: Executed, ranges: Sequence[tuple[int, int]], answer_agrees: bool, ttft_s: float
+    run: Executed,
+    dense: Executed,
+    ranges: Sequence[tuple[int, int]],
+    choices: Sequence[int],
+    answer_agrees: bool | None,
+    ttft_s: float,
 ) -> Fidelity:
-    """Compare a hop with its shadow over the reused prompt rows in ``ranges``."""
+    """Compare a hop with its shadow over the reused prompt rows in ``ranges``.
+
+    Args:
+        choices: the hop's own greedy choices, which are its output unless that was forced.
+    """
     pairs = [(run.kv(a, b), dense.kv(a, b)) for a, b in ranges if b > a]
     return Fidelity(
         error_k=relative_error([(mine.k, true.k) for mine, true in pairs]),
         error_v=relative_error([(mine.v, true.v) for mine, true in pairs]),
         first_token_kl=kl_divergence(dense.logits, run.logits),
-        prefix_match=common_prefix(run.output_ids, dense.output_ids),
+        prefix_match=common_prefix(choices, dense.output_ids),
         answer_agrees=answer_agrees,
         ttft_s=ttft_s,
     )

@@ -22,7 +22,7 @@ from harness.records import SCHEMA
 from harness.signature import locate
 
 _DIGITS = 10
-_ELSEWHERE = frozenset({"hydra", "tracking", "results_dir"})
+_ELSEWHERE = frozenset({"hydra", "tracking", "results_dir", "points"})
 _FOLDERS = frozenset({"cache_dir"})
 _INPUTS = frozenset({"source", "path", "profile"})
 

@@ -7,29 +7,14 @@ ran) that are not warm-up. A row that timed out or ran out of memory has no spee
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import betaincinv
 
-from harness.records import SCHEMA, HopRecord, Phases, Route, Row, StateSize, Status
-from harness.summary import Fidelity, HopCounts, HopTtft, Latency, RouteTtft, Speedup, Summary, Throughput
+from harness.records import HopRecord, Route, Row, StateSize, Status
+from harness.summary import Fidelity, HopCounts, HopTtft, Latency, RouteTtft, Speedup, Throughput
 
 ROUTES = (Route.dense, Route.reuse, Route.fallback)
-
-
-@dataclass(frozen=True)
-class Heading:
-    """What the rows cannot know: names, the model's number of layers L, the command of the run, and whether the method
-    is ``verified`` on the model, see :class:`harness.summary.Summary`."""
-
-    task: str
-    method: str
-    model: str
-    backend: str
-    layers: int
-    command: str
-    verified: bool | None = None
 
 
 def hops(rows: Iterable[Row]) -> list[HopRecord]:
@@ -203,36 +188,3 @@ def learn_s(rows: Iterable[Row]) -> float:
 def state_bytes(rows: Sequence[Row]) -> StateSize | None:
     """What the method kept after the last row that says so."""
     return next((r.state_bytes for r in reversed(rows) if r.state_bytes is not None), None)
-
-
-def summarise(rows: Sequence[Row], heading: Heading) -> Summary:
-    """All metrics of a run, a pure function of its rows in the order they were written."""
-    counted = hops(rows)
-    return Summary(
-        schema=SCHEMA,
-        task=heading.task,
-        method=heading.method,
-        model=heading.model,
-        backend=heading.backend,
-        layers=heading.layers,
-        n=len(rows),
-        accuracy=accuracy(rows),
-        accuracy_ci95=accuracy_ci95(rows),
-        reuse_ratio=reuse_ratio(counted),
-        fresh_share=fresh_share(counted, heading.layers),
-        ttft_s=ttft(counted),
-        ttft_by_hop_s=ttft_by_hop(counted),
-        ttft_by_route_s=ttft_by_route(counted),
-        e2e_s=e2e(rows),
-        throughput_tokens_s=throughput(counted, heading.layers),
-        hops=hop_counts(rows),
-        state_bytes=state_bytes(rows),
-        peak_bytes=max((r.peak_bytes for r in rows if r.peak_bytes is not None), default=None),
-        fidelity=fidelity(counted),
-        speedup=speedup(counted),
-        statuses={status: sum(r.status is status for r in rows) for status in Status},
-        phases_s=sum((h.phases for h in counted), Phases()),
-        learn_s=learn_s(rows),
-        command=heading.command,
-        verified=heading.verified,
-    )

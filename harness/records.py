@@ -87,6 +87,7 @@ class HopRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     Attributes:
         agent, index: who, and the position in the trajectory's execution order.
         warmup: the harness ran it dense to fill pools; outside every latency and ratio.
+        forced: its output is what dense wrote on the same prompt, not its own choice (teacher forcing).
         source_hop: no upstream cache of any shared span existed, nor did the method have references of its own (an
             encode of the question), so that nothing could be reused.
         prompt_tokens, shared_tokens, output_tokens: counts; shared ones lie in shared spans of the prompt.
@@ -100,8 +101,9 @@ class HopRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         kv_error_k, kv_error_v: shadow only; per layer, ||used - dense|| / ||dense|| (Frobenius) over the rows
             of reused shared spans; empty if nothing was reused.
         first_token_kl: shadow only; KL(dense || used) of the first token's distribution, nats.
-        prefix_match: shadow only; tokens of the common prefix of the two greedy outputs.
-        answer_agrees: shadow only; the same answer is extracted from both outputs; None if the task extracts none.
+        prefix_match: shadow only; tokens of the common prefix of the two greedy outputs (of a forced hop: steps at
+            which it would have chosen the forced id, up to the first at which it would not).
+        answer_agrees: shadow only; the same answer is extracted from both outputs; None for a forced hop.
         shadow_ttft_s: shadow only; TTFT of the dense prefill of the very same prompt in the same run.
     """
 
@@ -109,6 +111,7 @@ class HopRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     index: int
     route: Route
     warmup: bool = False
+    forced: bool = False
     source_hop: bool = False
     prompt_tokens: int
     shared_tokens: int

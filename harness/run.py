@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+from harness.autoprofile import AUTO, profiled
 from harness.backends.hf_facts import ModelFacts as SourceFacts
 from harness.backends.hf_facts import choose_device
 from harness.config import Choices
@@ -17,9 +18,9 @@ from harness.errors import UserError
 from harness.execution import Execution
 from harness.folder import read_summary
 from harness.identity import identify
-from harness.metrics import summarise
 from harness.profiled import fill
 from harness.store import RunFolder
+from harness.summarise import summarise
 from harness.table import print_run
 from harness.tasks.single_stream import SingleStream
 from harness.track import Tracker
@@ -36,6 +37,8 @@ def run(cfg: DictConfig, folder: Path) -> int:
     """
     names = Choices.current()
     identity = identify(cfg, {"method": names.method, "task": names.task}).id
+    if cfg.method.get("profile") == AUTO:
+        cfg = profiled(cfg, names, build(cfg).model.facts().layers)
     cfg, profile = fill(cfg)
     parts = build(cfg)
     workload = load_workload(parts, cfg)

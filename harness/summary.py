@@ -81,12 +81,35 @@ class Speedup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     n: int
 
 
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Some of a run's samples by themselves; each field as in :class:`Summary`, TTFT that of downstream hops."""
+
+    n: int
+    accuracy: float | None
+    reuse_ratio: float | None
+    fresh_share: float | None
+    ttft_s: Latency | None
+    fidelity: Fidelity | None
+
+
+class Early(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A method that learns, while its pools fill (the first ``limit`` samples of every repeat) and after that."""
+
+    limit: int
+    first: Part
+    later: Part
+
+
 class Summary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``summary.json``. Its existence means that the run is complete. The formulas are in ``harness.metrics``.
 
     Attributes:
         n: rows. ``statuses`` says how they ended.
+        built_from: what the method was implemented from (code, paper, abstract, control); "" if its YAML does not say.
+        glue: what happens to private text after the first shared span (recompute, rotate, delta).
+        teacher_forcing: every hop saw what dense would have written, see :class:`harness.config.Config`.
         layers: L of the model.
+        early: for a method that learns, its first samples and the others apart; None if there are no others.
         learn_s: seconds spent learning, warm-up included; never part of a TTFT.
         phases_s: seconds by phase, summed over the hops that are not warm-up.
         peak_bytes: largest memory in use of any sample; state_bytes: what the method held after the last one.
@@ -99,6 +122,9 @@ class Summary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     method: str
     model: str
     backend: str
+    built_from: str = ""
+    glue: str = "recompute"
+    teacher_forcing: bool = False
     layers: int
     n: int
     accuracy: float | None
@@ -119,4 +145,5 @@ class Summary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     phases_s: Phases
     learn_s: float
     command: str
+    early: Early | None = None
     verified: bool | None = None

@@ -1,11 +1,10 @@
-"""Short tables at the end of a run and over several runs: for eyes, in a terminal or a log, 80 columns wide.
+"""A short table at the end of a run: for eyes, in a terminal or a log, 80 columns wide.
 
 What other programs read is ``summary.json``; nothing here computes a metric.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from rich import box
@@ -30,7 +29,7 @@ def print_run(folder: Path, console: Console | None = None) -> None:
         UserError: if the run has no summary, or one that cannot be read.
     """
     console = console or Console()
-    summary = _summary(folder)
+    summary = complete(folder)
     names = f"{summary.method} on {summary.task}, model {summary.model}, backend {summary.backend}"
     console.print(Text(", ".join(filter(None, (f"\n{names}", mark(summary.verified))))))
     if summary.verified is not True:
@@ -40,55 +39,6 @@ def print_run(folder: Path, console: Console | None = None) -> None:
     if summary.ttft_by_hop_s:
         console.print(_by_hop(summary))
     console.print(Text(f"\nfiles: {folder}\n"), soft_wrap=True)  # a path is copied, so that it must not be broken
-
-
-def print_comparison(
-    folders: Sequence[Path], labels: Sequence[str] | None = None, console: Console | None = None
-) -> None:
-    """Print one table over complete runs, a row per run, in the order given. Raises UserError as :func:`print_run`.
-
-    Args:
-        labels: what to call the runs; their methods' names by default.
-    """
-    console = console or Console()
-    summaries = [_summary(folder) for folder in folders]
-    tasks = sorted({f"{s.task}, model {s.model}" for s in summaries})
-    console.print(Text(f"\n{'; '.join(tasks)}\n"))
-    names = [label or s.method for label, s in zip(labels or [""] * len(summaries), summaries, strict=True)]
-    console.print(comparison(summaries, names))
-    console.print()
-    console.print(Text(COMPARISON_NOTE), soft_wrap=True)
-    if any(s.verified is not True for s in summaries):
-        console.print(Text(f"unverified: no {VERIFY} has passed for that method on that model\n"), soft_wrap=True)
-    for folder, name in zip(folders, names, strict=True):
-        console.print(Text(f"files of {name}: {folder}"), soft_wrap=True)
-
-
-COMPARISON_NOTE = """\
-accuracy with its exact 95 % interval; fresh: token-layers computed, of dense's;
-reuse: hops that reused, of those that could; TTFT: their median; state: bytes
-kept between requests; K error and same answer: reuse hops against dense on the
-same prompt (shadow=true); not ok: samples without a valid answer.
-"""
-
-
-def comparison(summaries: Sequence[Summary], names: Sequence[str]) -> Table:
-    """A row per summary: accuracy, fresh share, reuse ratio, TTFT, state, fidelity, samples that are not ok."""
-    table = _table("run", "accuracy\n%", "fresh\n%", "reuse\n%", "TTFT", "state", "K err\n%", "same\nans %", "not ok")
-    for s, name in zip(summaries, names, strict=True):
-        downstream = s.ttft_by_route_s.downstream
-        table.add_row(
-            Text("\n".join(filter(None, (name, mark(s.verified))))),
-            _accuracy(s),
-            _hundreds(s.fresh_share),
-            _hundreds(s.reuse_ratio),
-            NONE if downstream is None else seconds(downstream.p50),
-            NONE if s.state_bytes is None else size(s.state_bytes.total),
-            _hundreds(s.fidelity.kv_error_k) if s.fidelity else NONE,
-            _hundreds(s.fidelity.answer_agrees) if s.fidelity else NONE,
-            f"{s.n - s.statuses.get(Status.ok, 0)}/{s.n}",
-        )
-    return table
 
 
 def seconds(value: float | None) -> str:
@@ -112,25 +62,18 @@ def size(value: int | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    return NONE if value is None else f"{_hundreds(value)} %"
+    return NONE if value is None else f"{hundreds(value)} %"
 
 
-def _hundreds(value: float | None) -> str:
+def hundreds(value: float | None) -> str:
     return NONE if value is None else f"{100 * value:.1f}"
 
 
-def _summary(folder: Path) -> Summary:
+def complete(folder: Path) -> Summary:
     summary = read_summary(folder)
     if summary is None:
         raise UserError(f"the run in {folder} is not complete; run its command again to go on with it")
     return summary
-
-
-def _accuracy(s: Summary) -> str:
-    if s.accuracy is None or s.accuracy_ci95 is None:
-        return NONE
-    low, high = s.accuracy_ci95
-    return f"{_hundreds(s.accuracy)} ({100 * low:.0f}-{100 * high:.0f})"
 
 
 def _facts(s: Summary) -> Table:
@@ -144,6 +87,8 @@ def _facts(s: Summary) -> Table:
             facts.add_row(Text(f"  {name}"), Text(value))
 
     others = ", ".join(f"{n} {status}" for status, n in s.statuses.items() if n and status is not Status.ok)
+    add("built from", " ".join(filter(None, (s.built_from, f"(glue: {s.glue})"))))
+    add("mode", "teacher-forced: every hop reads what dense would have written" if s.teacher_forcing else NONE)
     add("samples", f"{s.n}, {others or 'all ok'}")
     if s.accuracy is not None and s.accuracy_ci95 is not None:
         low, high = s.accuracy_ci95
@@ -197,7 +142,7 @@ def _latency(value: Latency | None) -> str:
 
 
 def _by_hop(s: Summary) -> Table:
-    table = _table("TTFT of hop", "route", "hops", "mean", "median", "p90", "p99")
+    table = columns("TTFT of hop", "route", "hops", "mean", "median", "p90", "p99")
     for hop in s.ttft_by_hop_s:
         for route, value in (("dense", hop.dense), ("reuse", hop.reuse), ("fallback", hop.fallback)):
             if value is not None:
@@ -206,7 +151,7 @@ def _by_hop(s: Summary) -> Table:
     return table
 
 
-def _table(first: str, *others: str) -> Table:
+def columns(first: str, *others: str) -> Table:
     table = Table(box=box.SIMPLE, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column(first, overflow="fold")
     for name in others:

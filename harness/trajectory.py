@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -25,6 +25,14 @@ class Finished:
     final_ids: tuple[int, ...]
     verdict: Verdict
     seconds: float
+
+
+@dataclass(frozen=True)
+class Shadow:
+    """The dense run of a hop's very prompt, and its TTFT."""
+
+    run: Run
+    ttft_s: float
 
 
 @dataclass
@@ -103,6 +111,8 @@ class Runner:
 
     Attributes:
         shadow: also run every hop dense on the very same prompt, outside the clock, and compare.
+        teacher_forcing: what a hop hands on is what dense would have written there, whatever the method does, so that
+            every method sees the same prompts and an error cannot grow through the text. The last answer stays free.
     """
 
     method: Method
@@ -110,6 +120,7 @@ class Runner:
     script: Script
     stop_ids: frozenset[int]
     shadow: bool = False
+    teacher_forcing: bool = False
 
     @property
     def clock(self) -> Clock:
@@ -145,21 +156,27 @@ class Runner:
             plan = self.method.plan(hop, encoder)
         if case.warmup:
             plan = Dense()
+        paused = self.clock.now()
+        shadow = self._shadow(hop, decoding) if self.teacher_forcing and isinstance(plan, Reuse) else None
+        if shadow is not None and step.consumed:
+            decoding = replace(decoding, forced=shadow.run.output_ids)
+        due += (aside := self.clock.now() - paused)
         run = self.backend.run(prompt, plan, decoding, self.method.captures)
         with watch.phase("learn"):
             self.method.observe(hop, run)
             self._hand_on(step, hop, run, spans, held)
         ended = self.clock.now()
-        fidelity, spent = None, 0.0
-        if self.shadow:
-            fidelity = self._compare(case, hop, plan, run, decoding)
-            spent = self.clock.now() - ended
+        fidelity = None
+        if self.shadow or self.teacher_forcing:
+            fidelity = self._compare(case, hop, plan, run, decoding, shadow)
+        spent = aside + self.clock.now() - ended
         state = self.method.state_bytes()
         record = HopRecord(
             agent=agent,
             index=step.index,
             route=_route(plan),
             warmup=case.warmup,
+            forced=decoding.forced is not None,
             source_hop=not sources and _route(plan) is Route.dense,
             prompt_tokens=len(prompt),
             shared_tokens=sum(len(p) for p in prompt.shared()),
@@ -204,17 +221,25 @@ class Runner:
             start = run.prompt_tokens - self.script.lead(step)
             held.keep(step, span.id, run, start, start + len(span))
 
-    def _compare(self, case: Case, hop: Hop, plan: Dense | Reuse, run: Run, decoding: Decoding) -> Fidelity:
-        if isinstance(plan, Dense):  # its own shadow: running it again would give the same bits
-            return compare(run, run, [], True, run.seconds.get("assemble") + run.seconds.get("prefill"))
+    def _shadow(self, hop: Hop, decoding: Decoding) -> Shadow:
         due = self.clock.now()
-        dense = self.backend.run(hop.prompt, Dense(), decoding)
-        ttft_s = dense.first_token_at - due
-        mine, theirs = self.script.judge(case, run.output_ids), self.script.judge(case, dense.output_ids)
-        reused = plan.rows if isinstance(plan, Reuse) else ()
+        run = self.backend.run(hop.prompt, Dense(), decoding)
+        return Shadow(run, run.first_token_at - due)
+
+    def _compare(
+        self, case: Case, hop: Hop, plan: Dense | Reuse, run: Run, decoding: Decoding, shadow: Shadow | None
+    ) -> Fidelity:
+        if isinstance(plan, Dense):  # its own shadow: running it again would give the same bits
+            shadow = Shadow(run, run.seconds.get("assemble") + run.seconds.get("prefill"))
+            return compare(run, shadow.run, [], run.choices, True, shadow.ttft_s)
+        dense = shadow or self._shadow(hop, decoding)
+        agrees = None  # forced ids are no answer of the method's
+        if decoding.forced is None:
+            mine, theirs = self.script.judge(case, run.output_ids), self.script.judge(case, dense.run.output_ids)
+            agrees = mine.prediction == theirs.prediction
         # Shared rows only: a role prompt from an exact cache would dilute the error.
-        ranges = [(p.start, p.stop) for p in hop.prompt.shared() if p.index in reused]
-        return compare(run, dense, ranges, mine.prediction == theirs.prediction, ttft_s)
+        ranges = [(p.start, p.stop) for p in hop.prompt.shared() if p.index in plan.rows]
+        return compare(run, dense.run, ranges, run.choices, agrees, dense.ttft_s)
 
 
 def _route(plan: Dense | Reuse) -> Route:

@@ -32,12 +32,14 @@ class Run:
     """What one hop did; see :class:`methods.base.Executed`.
 
     Attributes:
+        choices: the model's own greedy choice at every step; other than ``output_ids`` where those were forced.
         seconds: duration of ``assemble``, ``prefill`` and ``decode``.
         first_token_at: reading of the clock when the first token was known.
     """
 
     prompt_tokens: int
     output_ids: tuple[int, ...]
+    choices: tuple[int, ...]
     fresh_rows: tuple[int, ...]
     dense: bool
     logits: Tensor
@@ -84,6 +86,8 @@ class Decoding:
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
             raise ValueError(f"max_new_tokens must be at least 1, got {self.max_new_tokens}")
+        if self.forced is not None and not 0 < len(self.forced) <= self.max_new_tokens:
+            raise ValueError(f"forced must hold 1 to {self.max_new_tokens} ids, got {len(self.forced)}")
 
 
 @dataclass
@@ -150,13 +154,14 @@ class HF:
                 assert isinstance(plan, Reuse)
                 last, fresh = self._prefill_mixed(cache, ids, plan, view, hiddens)
             logits = self._logits(last)
-            token = self._pick(logits, decoding, 0)
+            first = int(logits.argmax())
         first_token_at = self.clock.now()
         with watch.phase("decode"):
-            output = self._decode(cache, token, count, decoding, hiddens)
+            output, choices = self._decode(cache, first, count, decoding, hiddens)
         exact = isinstance(plan, Dense) or plan.exact
         replay = partial(self._attention, self._ids((*prompt.ids, *output)))
-        return Run(count, tuple(output), tuple(fresh), exact, logits, cache, hiddens, watch, first_token_at, replay)
+        ids_out, own = tuple(output), tuple(choices)
+        return Run(count, ids_out, own, tuple(fresh), exact, logits, cache, hiddens, watch, first_token_at, replay)
 
     def _ids(self, ids: Sequence[int]) -> Tensor:
         return torch.tensor(ids, dtype=torch.long, device=self.shape.device)
@@ -240,17 +245,14 @@ class HF:
         out: Tensor = self.model.lm_head(self.decoder.norm(hidden[None, None]))[0, 0]
         return out.float()
 
-    def _pick(self, logits: Tensor, decoding: Decoding, step: int) -> int:
-        if decoding.forced is not None:
-            return decoding.forced[step]
-        return int(logits.argmax())
-
     def _decode(
-        self, cache: RowCache, token: int, start: int, decoding: Decoding, hiddens: dict[int, Tensor]
-    ) -> list[int]:
-        output = [token]
-        limit = decoding.max_new_tokens if decoding.forced is None else len(decoding.forced)
-        while len(output) < limit and not (decoding.forced is None and output[-1] in decoding.stop_ids):
+        self, cache: RowCache, first: int, start: int, decoding: Decoding, hiddens: dict[int, Tensor]
+    ) -> tuple[list[int], list[int]]:
+        """Ids fed, and the model's own choices, which are the same unless decoding is forced."""
+        forced, choices = decoding.forced, [first]
+        output = [first if forced is None else forced[0]]
+        limit = decoding.max_new_tokens if forced is None else len(forced)
+        while len(output) < limit and not (forced is None and output[-1] in decoding.stop_ids):
             row = torch.tensor([start + len(output) - 1], device=self.shape.device)
             hidden = self.decoder.embed_tokens(self._ids(output[-1:]))[None]
             place = Place(self.decoder, self.shape, cache, row, int(row) + 1, hidden)
@@ -258,8 +260,9 @@ class HF:
                 if layer in hiddens:
                     hiddens[layer][row] = hidden[0]
                 hidden = place.through(layer, hidden)
-            output.append(self._pick(self._logits(hidden[0, -1]), decoding, len(output)))
-        return output
+            choices.append(int(self._logits(hidden[0, -1]).argmax()))
+            output.append(choices[-1] if forced is None else forced[len(output)])
+        return output, choices
 
     @torch.no_grad()
     def _attention(self, ids: Tensor, cache: RowCache, start: int, stop: int, layers: Collection[int]) -> Tensor:

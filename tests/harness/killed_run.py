@@ -21,9 +21,9 @@ from typing import Any
 
 import torch
 
-from harness.metrics import Heading, summarise
 from harness.records import Row, Status
 from harness.store import RunFolder
+from harness.summarise import Heading, summarise
 from methods.base import Snapshot
 
 SAMPLES = 4

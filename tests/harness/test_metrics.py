@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from harness import metrics
-from harness.metrics import Heading, summarise
 from harness.records import HopRecord, Phases, Route, Row, StateSize, Status
+from harness.summarise import Heading, summarise
 from harness.summary import Summary
 
 LAYERS = 4

@@ -19,10 +19,10 @@ from torch import Tensor
 from harness import atomic, provenance
 from harness.errors import UserError
 from harness.folder import read_provenance, read_rows, read_summary
-from harness.metrics import Heading, summarise
 from harness.records import Row, Status
 from harness.state import StateFolder, StateUnreadable
 from harness.store import RunFolder
+from harness.summarise import Heading, summarise
 from methods.base import Snapshot
 
 CONFIG = "method: dense\nseed: 0\n"

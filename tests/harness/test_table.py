@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 from rich.console import Console
 
+from harness.comparison import WIDTH, print_comparison
 from harness.errors import UserError
-from harness.metrics import Heading, summarise
 from harness.records import HopRecord, Phases, Route, Row, StateSize, Status
+from harness.summarise import Heading, summarise
 from harness.summary import Summary
-from harness.table import percent, print_comparison, print_run, seconds, size
+from harness.table import percent, print_run, seconds, size
 
 
 def hop(index: int, route: Route, ttft_s: float, shadowed: bool = False) -> HopRecord:
@@ -44,7 +46,9 @@ def hop(index: int, route: Route, ttft_s: float, shadowed: bool = False) -> HopR
     )
 
 
-def summary(method: str, *, shadowed: bool = True, empty: bool = False) -> Summary:
+def summary(
+    method: str, *, shadowed: bool = True, empty: bool = False, early: int = 0, forced: bool = False
+) -> Summary:
     hops = [hop(0, Route.dense, 1.5), hop(1, Route.reuse, 0.15, shadowed), hop(2, Route.fallback, 1.6)]
     rows = [
         Row(
@@ -60,7 +64,8 @@ def summary(method: str, *, shadowed: bool = True, empty: bool = False) -> Summa
         )
         for n in range(0 if empty else 4)
     ]
-    return summarise(rows, Heading("gsm8k", method, "smollm2", "hf", 4, "python -m harness"))
+    heading = Heading("gsm8k", method, "smollm2", "hf", 4, "python -m harness", built_from="paper")
+    return summarise(rows, replace(heading, early=early, teacher_forcing=forced))
 
 
 def folder(path: Path, made: Summary) -> Path:
@@ -114,12 +119,47 @@ def test_a_comparison_fits_80_columns_and_breaks_no_number(tmp_path: Path, empty
     console, out = shown()
     print_comparison([folder(tmp_path / m, summary(m, empty=empty)) for m in methods], console=console)
     lines = out.getvalue().splitlines()
-    assert all(len(line) <= 80 for line in lines if not line.startswith("files of"))
+    assert all(len(line) <= WIDTH for line in lines if not line.startswith("files of"))
     assert "…" not in out.getvalue()
     rows = [line.split() for line in lines if line.split() and line.split()[0] in methods]
     assert [row[0] for row in rows] == methods
-    full = ["50.0", "(7-93)", "75.0", "50.0", "875", "ms", "6.0", "MiB", "15.0", "100.0", "1/4"]
-    assert all(row[1:] == (["-"] * 7 + ["0/0"] if empty else full) for row in rows)
+    full = [
+        "50.0",
+        "(7-93)",
+        "75.0",
+        "50.0",
+        "875",
+        "ms",
+        "6.0",
+        "MiB",
+        "15.0",
+        "35.0",
+        "0.012",
+        "40.0",
+        "100.0",
+        "1/4",
+    ]
+    assert all(row[1:3] == ["paper", "recompute"] for row in rows)
+    assert all(row[3:] == (["-"] * 10 + ["0/0"] if empty else full) for row in rows)
+
+
+def test_a_method_that_learns_shows_its_first_samples_apart(tmp_path: Path) -> None:
+    console, out = shown()
+    print_comparison([folder(tmp_path / "kvcmas", summary("kvcmas", early=3))], console=console)
+    first, later = (next(x for x in out.getvalue().splitlines() if x.strip().startswith(w)) for w in ("first", "later"))
+    assert first.split()[:3] == ["first", "3", "66.7"]
+    assert later.split()[:3] == ["later", "1", "0.0"]
+    console, out = shown()
+    print_comparison([folder(tmp_path / "none", summary("kvcmas", early=4))], console=console)
+    assert "later" not in out.getvalue()
+
+
+def test_closed_loop_and_teacher_forcing_are_tables_of_their_own(tmp_path: Path) -> None:
+    console, out = shown()
+    made = [summary("epic", forced=forced) for forced in (True, False)]
+    print_comparison([folder(tmp_path / str(i), m) for i, m in enumerate(made)], ["forced", "free"], console)
+    text = out.getvalue()
+    assert text.index("closed loop") < text.index("\nfree") < text.index("teacher-forced") < text.index("\nforced")
 
 
 def test_without_a_shadow_there_is_no_fidelity(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from harness.config import Choices, Tracking
-from harness.metrics import Heading, summarise
 from harness.records import Row, Status
+from harness.summarise import Heading, summarise
 from harness.track import COLUMNS, Tracker
 
 wandb = pytest.importorskip("wandb", reason="the extra kvcmas[wandb] is not installed")

@@ -18,7 +18,7 @@ from harness import cli
 from harness.config import CONF
 from harness.folder import read_summary
 from harness.invariants.catalogue import ELSEWHERE, INVARIANTS
-from harness.metrics import Heading, summarise
+from harness.summarise import Heading, summarise
 from harness.table import print_comparison, print_run
 from harness.verified import FOLDER, Outcome, Verdict, Verified, mark, place, read, verified
 from harness.verify import main

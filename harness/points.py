@@ -1,0 +1,125 @@
+"""An experiment is a list of runs: its YAML may carry ``points``, a line of overrides for every run.
+
+::
+
+    points:
+      - method=dense
+      - method=cacheblend method.ratio=0.05,0.15,0.4
+
+The lines become choices of a configuration group ``point`` over which Hydra sweeps, so that launchers, resumption and
+overrides on the command line work as in any other sweep.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+
+from harness.errors import UserError
+from harness.explain import CommandLine, search
+from harness.hint import nearest
+
+GROUP = "point"
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run of an experiment: ``words`` as they would be typed, a value each."""
+
+    words: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        """Short name for tables: without the group that every line names."""
+        return " ".join(word.removeprefix("method=").removeprefix("method.") for word in self.words)
+
+
+def expand(words: Sequence[str], asked: CommandLine) -> tuple[list[str], dict[str, str]]:
+    """Replace the points of the experiments in ``words`` by a sweep over them.
+
+    A ``method=a,b`` on the command line keeps the points of these methods only.
+
+    Returns:
+        The words for Hydra, and for every choice of the group ``point`` the label of its run. Both are as they were
+        when no experiment has points.
+
+    Raises:
+        UserError: for a line that cannot be read, or when no point is left.
+    """
+    loader = search(asked.config_dir)
+    points = [p for name in _experiments(asked) for line in _lines(name, loader) for p in _product(line, loader)]
+    if not points:
+        return list(words), {}
+    wanted = [w for w in asked.overrides if w.startswith("method=")]
+    if wanted:
+        names = wanted[-1].removeprefix("method=").split(",")
+        known = {_method(p) for p in points}
+        for name in names:
+            if name not in known:
+                raise UserError(f"method={name}: the experiment has no run of it, {nearest(name, known)}")
+        points = [p for p in points if _method(p) in names]
+    groups = loader.list_groups("")
+    labels = {}
+    for number, point in enumerate(points):
+        choice = f"p{number:03d}"
+        labels[choice] = point.label
+        ConfigStore.instance().store(choice, _node(point, groups, loader), GROUP, "_global_", provider="kvcmas")
+    rest = [w for w in words if w not in wanted]
+    flag = [] if {"-m", "--multirun"} & set(rest) else ["--multirun"]
+    return [*flag, *rest, f"+{GROUP}={','.join(labels)}"], labels
+
+
+def _experiments(asked: CommandLine) -> list[str]:
+    words = (w.partition("=")[2] for w in asked.overrides if w.startswith("+experiment="))
+    return [name for word in words for name in word.strip("[]").split(",")]
+
+
+def _lines(name: str, loader: ConfigLoaderImpl) -> list[str]:
+    found = loader.repository.load_config(f"experiment/{name}")
+    lines = None if found is None else OmegaConf.select(found.config, "points")
+    return [] if lines is None else [str(line) for line in lines]
+
+
+def _product(line: str, loader: ConfigLoaderImpl) -> Iterator[Point]:
+    axes = [_values(override) for override in _parsed(shlex.split(line), line, loader)]
+    yield from (Point(words) for words in itertools.product(*axes))
+
+
+def _parsed(words: Sequence[str], line: str, loader: ConfigLoaderImpl) -> list[Override]:
+    try:
+        return OverridesParser.create(loader).parse_overrides(list(words))
+    except HydraException as error:
+        raise UserError(f"points: {line!r} cannot be read, expected words like method.rank=8,16") from error
+
+
+def _values(override: Override) -> list[str]:
+    if not override.is_sweep_override():
+        return [str(override.input_line)]
+    return [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
+
+
+def _method(point: Point) -> str:
+    return next((w.removeprefix("method=") for w in point.words if w.startswith("method=")), "")
+
+
+def _node(point: Point, groups: Sequence[str], loader: ConfigLoaderImpl) -> dict[str, Any]:
+    """The point as a configuration of its own: choices into the defaults list, options below."""
+    defaults: list[Any] = []
+    options = OmegaConf.create({})
+    for override in _parsed(point.words, " ".join(point.words), loader):
+        key = override.key_or_group
+        if key in groups:
+            defaults.append({f"override /{key}": override.value()})
+        else:
+            OmegaConf.update(options, key, override.value(), force_add=True)
+    return {"defaults": [*defaults, "_self_"], **OmegaConf.to_container(options)}  # type: ignore[dict-item]
