@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 
 import pytest
@@ -74,7 +74,8 @@ def test_defaults_are_those_of_the_schema(composed: Composer) -> None:
     cfg = composed()
     for field in fields(Config):
         if field.name not in GROUPS:
-            assert cfg[field.name] == field.default
+            default = field.default if field.default_factory is MISSING else field.default_factory()
+            assert cfg[field.name] == default
 
 
 SAME = [

@@ -212,3 +212,18 @@ def test_a_profile_survives_writing(made: Callable[[str], Path], tmp_path: Path)
 def test_options_have_defaults() -> None:
     assert Options.parse([]) == Options(None, 2, 0.05, None)
     assert Options.parse(["step=4", "within=0.1", "out=a=b", "calibration=c"]) == Options("c", 4, 0.1, "a=b")
+
+
+def test_auto_profiles_once(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*RUN, "method=droidspeak", "method.profile=auto"]
+    assert cli.main(words) == 0
+    (path,) = Path("results", "profiles").glob("droidspeak-tiny-gsm8k-auto-*.json")
+    assert str(path) in capsys.readouterr().out
+    profile, before = Profile.read(path), path.stat().st_mtime_ns
+    (folder,) = [p.parent for p in Path("results", "runs").rglob("summary.json")]
+    assert not set(profile.calibration) & {row.sample_id for row in read_rows(folder / "rows.jsonl")}
+    assert cli.main([*words, "seed=0", "shadow=true"]) == 0
+    assert path.stat().st_mtime_ns == before
+    assert "profiling" not in capsys.readouterr().out
+    assert cli.main([*words, "workflow.max_new_tokens=3"]) == 0  # another workload has a profile of its own
+    assert len(list(path.parent.glob("*.json"))) == 2
