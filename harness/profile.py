@@ -7,6 +7,7 @@ file. Options besides those of a run:
     calibration=<path>  items from this file instead
     step=2              layers between two edges of a layer group
     within=0.05         relative loss of quality that the pick ``quality`` may have
+    --config-dir DIR    further YAML files, as for a run
     out=<path>          where to write (default: results/profiles/<method>-<model>-<task>.json)
 """
 
@@ -61,12 +62,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not words or {"-h", "--help"} & set(words):
         print(__doc__)
         return 0
-    own = [w for w in words if w.partition("=")[0] in OWN and "=" in w]
-    asked = CommandLine(tuple(w for w in words if w not in own))
+    asked = CommandLine(())
     try:
         refuse_foreign_kernels()
+        words, config_dir = elsewhere(words)
+        own = [w for w in words if w.partition("=")[0] in OWN and "=" in w]
+        asked = CommandLine(tuple(w for w in words if w not in own), config_dir=config_dir)
         options = Options.parse(own)
-        cfg, names = composed(asked.overrides, options)
+        cfg, names = composed(asked, options)
         # Imported here: help and refused options need neither torch nor transformers.
         from harness.calibration import profile
 
@@ -79,12 +82,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def composed(overrides: Sequence[str], options: Options) -> tuple[DictConfig, Choices]:
-    """The configuration of a run with ``overrides`` over the calibration data, and the names of its choices."""
+def elsewhere(words: Sequence[str]) -> tuple[list[str], str | None]:
+    """``words`` without ``--config-dir DIR``, and that folder of further YAML files.
+
+    Raises:
+        UserError: if the flag has no folder, or one that does not exist.
+    """
+    rest, found = list[str](), None
+    given = iter(words)
+    for word in given:
+        flag, equals, value = word.partition("=")
+        if flag not in ("--config-dir", "-cd"):
+            rest.append(word)
+            continue
+        found = value if equals else next(given, "")
+        if not Path(found).is_dir() or not found:
+            raise UserError(f"--config-dir {found}: expected a folder of YAML files, in folders named after the groups")
+    return rest, found
+
+
+def composed(asked: CommandLine, options: Options) -> tuple[DictConfig, Choices]:
+    """The configuration of the run ``asked`` for over the calibration data, and the names of its choices."""
     register()
+    further = [] if asked.config_dir is None else [f"hydra.searchpath=[file://{Path(asked.config_dir).resolve()}]"]
     GlobalHydra.instance().clear()
     with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
-        whole = compose("config", list(overrides), return_hydra_config=True)
+        whole = compose("config", [*asked.overrides, *further], return_hydra_config=True)
     names = Choices(*(str(whole.hydra.runtime.choices[group]) for group in COMPONENTS))
     cfg = OmegaConf.masked_copy(whole, [str(key) for key in whole if key != "hydra"])
     if options.calibration is not None:

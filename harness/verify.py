@@ -8,6 +8,7 @@ passed is marked unverified in every table.
     method=all            every choice of the group, or one name, or several: method=cacheblend,epic
     model=<name>          as for a run, options included: model=smollm2 model.dtype=float32
     method.<option>=...   as for a run, for every chosen method
+    --config-dir DIR      further YAML files, as for a run: --config-dir my_conf method=mine
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from harness.cli import DEFECT, INTERRUPTED, USAGE, refuse_foreign_kernels
 from harness.config import CONF, Choices
 from harness.errors import UserError
 from harness.explain import CommandLine, explain
-from harness.profile import Options, composed
+from harness.profile import Options, composed, elsewhere
 
 FROM_ELSEWHERE = "custom"  # brings no constructor, so that all cannot mean it
 
@@ -49,13 +50,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = CommandLine(tuple(words))
     try:
         refuse_foreign_kernels()
+        words, config_dir = elsewhere(words)
         flags = [word for word in words if "=" not in word]
         if flags:
             raise UserError(f"{flags[0]}: expected options such as model=tiny method=all")
         chosen = []
         for name in methods(words):
-            asked = CommandLine((*others(words), f"method={name}"))
-            chosen.append(Chosen(*composed(asked.overrides, Options())))
+            asked = CommandLine((*others(words), f"method={name}"), config_dir=config_dir)
+            chosen.append(Chosen(*composed(asked, Options())))
         # Imported here: help and refused options need neither torch nor transformers.
         from harness.verification import verify
 

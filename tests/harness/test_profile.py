@@ -221,7 +221,7 @@ def test_auto_profiles_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert str(path) in capsys.readouterr().out
     profile, before = Profile.read(path), path.stat().st_mtime_ns
     (folder,) = [p.parent for p in Path("results", "runs").rglob("summary.json")]
-    assert not set(profile.calibration) & {row.sample_id for row in read_rows(folder / "rows.jsonl")}
+    assert not set(profile.calibration) & {row.sample_id for row in read_rows(folder).rows}
     assert cli.main([*words, "seed=0", "shadow=true"]) == 0
     assert path.stat().st_mtime_ns == before
     assert "profiling" not in capsys.readouterr().out
