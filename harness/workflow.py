@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from traces.graph import GRAPHS, Pairs, links
+
 QUESTION = "question"
 
 Graph = Literal["full", "chain", "fan_in", "fan_out", "loop", "custom"]
@@ -71,9 +73,8 @@ class Workflow:
     feedback: Sequence[Sequence[int]] = ()
 
     def __post_init__(self) -> None:
-        graphs = ("full", "chain", "fan_in", "fan_out", "loop", "custom")
-        if self.graph not in graphs:
-            raise ValueError(f"graph must be one of {', '.join(graphs)}, got {self.graph!r}")
+        if self.graph not in (*GRAPHS, "custom"):
+            raise ValueError(f"graph must be one of {', '.join(GRAPHS)}, custom, got {self.graph!r}")
         if self.layout not in ("interleaved", "contiguous"):
             raise ValueError(f"layout must be interleaved or contiguous, got {self.layout!r}")
         if self.final_reads not in ("all", "sinks"):
@@ -87,20 +88,10 @@ class Workflow:
         if self.rounds > 1 and self.graph not in ("loop", "custom"):
             raise ValueError(f"rounds={self.rounds} needs graph=loop or graph=custom with feedback edges")
 
-    def links(self, agents: int) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
+    def links(self, agents: int) -> tuple[Pairs, Pairs]:
         """Edges within a round and feedback edges between rounds, for ``agents`` task agents."""
-        upper = {(i, j) for j in range(agents) for i in range(j)}
-        match self.graph:
-            case "full":
-                return upper, set()
-            case "chain":
-                return {(i, i + 1) for i in range(agents - 1)}, set()
-            case "fan_in":
-                return {(i, agents - 1) for i in range(agents - 1)}, set()
-            case "fan_out":
-                return {(0, j) for j in range(1, agents)}, set()
-            case "loop":
-                return upper, {(agents - 1, 0)}
+        if self.graph != "custom":
+            return links(self.graph, agents)
         edges, feedback = {_pair(e, agents) for e in self.edges}, {_pair(e, agents) for e in self.feedback}
         for i, j in edges:
             if i >= j:
