@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.errors import UserError
-from harness.script import Case, Verdict
+from harness.script import Case, Verdict, judge
 from harness.tasks.agent import Agent
 from harness.tasks.base import Item, Task
 from harness.workflow import QUESTION, Step, Workflow
@@ -100,5 +100,4 @@ class ChatScript:
 
     def judge(self, case: Case, ids: Sequence[int]) -> Verdict:
         item = self._by_id[case.repeat_of or case.sample_id]
-        prediction = self.task.extract(self.text(ids), item)
-        return Verdict(prediction, prediction is not None and self.task.score(prediction, item))
+        return judge(self.task, self.text(ids), item)

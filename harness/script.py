@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from harness.tasks.base import Item, Task
 from harness.workflow import Step
 from methods.segment import Prompt, Span
 
@@ -33,6 +34,12 @@ class Verdict:
 
     prediction: str | None
     correct: bool
+
+
+def judge(task: Task, raw: str, item: Item) -> Verdict:
+    """The verdict on a raw answer to ``item``; the same for a fresh answer and for one stored in a row."""
+    prediction = task.extract(raw, item)
+    return Verdict(prediction, prediction is not None and task.score(prediction, item))
 
 
 class Script(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 
 MAX_DIGITS = 300  # longer runs of digits, and larger exponents, are noise and not a quantity
@@ -35,6 +36,7 @@ _LISTED = re.compile(r"^[ \t>*#_(-]*(\d{1,2})[.):](?=[\s*]|$)", re.MULTILINE)
 _STEP = re.compile(r"\bstep\s+#?(\d+)(?=\s*(?:[:.)\]*,–—-]|$))", re.IGNORECASE | re.MULTILINE)
 _SIGN_WORD = re.compile(r"(?:\bnegative|(?:^|\b(?:is|was|be|at|to|equals)|[=:])\s*minus)\s+$", re.IGNORECASE)
 _ORDINAL = re.compile(r"(?:st|nd|rd|th)\b")
+_NEAR = 40  # characters around a number that are kept
 _VULGAR = "VULGAR FRACTION"
 _SIMILAR = (
     dict.fromkeys("−–﹣-‐‑", "-")
@@ -44,6 +46,22 @@ _SIMILAR = (
     | dict.fromkeys("٫.", ".")
     | {"’": "'"}
 )
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number of a text and what stands around it, in the plain spelling.
+
+    Attributes:
+        value: with its sign.
+        ordinal: written as ``3rd``.
+        before, after: the text next to it, at most 40 characters each.
+    """
+
+    value: Fraction
+    ordinal: bool
+    before: str
+    after: str
 
 
 def last_number(text: str) -> Fraction | None:
@@ -58,10 +76,15 @@ def last_number(text: str) -> Fraction | None:
     and ``Step 3:``, a division by zero. An ordinal (``3rd``) counts only where nothing else does.
     A later number always replaces an earlier one, so a corrected answer is read as corrected.
     """
+    found = list(numbers(text))
+    cardinal = [number for number in found if not number.ordinal]
+    return (cardinal or found)[-1].value if found else None
+
+
+def numbers(text: str) -> Iterator[Number]:
+    """All numbers of ``text`` in order, read as :func:`last_number` reads them."""
     text = _plain(text)
     labels = _labels(text)
-    ordinal = None
-    last = None
     for match in _TOKEN.finditer(text):
         if match.start() in labels or _attached(text, match.start()):
             continue
@@ -69,11 +92,8 @@ def last_number(text: str) -> Fraction | None:
         if value is None:
             continue
         value = -value if _negative(text, match.start()) else value
-        if _ORDINAL.match(text, match.end()):
-            ordinal = value
-        else:
-            last = value
-    return ordinal if last is None else last
+        before, after = text[max(0, match.start() - _NEAR) : match.start()], text[match.end() : match.end() + _NEAR]
+        yield Number(value, _ORDINAL.match(text, match.end()) is not None, before, after)
 
 
 def gold_number(answer: str) -> Fraction | None:
