@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.errors import UserError
-from harness.script import Case, Verdict, judge
+from harness.script import Case, ToolResult, Verdict, judge
 from harness.tasks.agent import Agent
-from harness.tasks.base import Item, Task
+from harness.tasks.base import Item, Task, Tooled
+from harness.tasks.tool import ToolUse
 from harness.workflow import QUESTION, Step, Workflow
 from methods.segment import Private, Prompt, Segment, Shared, Span
 
@@ -36,6 +37,7 @@ class ChatScript:
         self.steps = workflow.steps(len(task.agents))
         if not tokenizer.chat_template:
             raise UserError("model: its tokenizer has no chat template, which agents need; choose an instruct model")
+        self.tools = {tool.of: tool for tool in task.tools} if isinstance(task, Tooled) else {}
         self._by_id = {item.id: item for item in items}
         self._halves = [self._render(agent) for agent in self.agents]
 
@@ -74,9 +76,16 @@ class ChatScript:
         head, tail = self._halves[step.agent]
         segments: list[Segment] = [Private(head), Shared(spans[QUESTION])]
         for read in step.reads:
+            tool = self.tools.get(self.names[read.agent])
+            result = spans.get(_tool_span(self.names[read.agent], read.round))
+            shown = [Shared(result)] if tool and result and self.names[step.agent] in tool.readers else []
+            if tool and tool.before:
+                segments += shown
             if not self._contiguous:
                 segments.append(Private(self._label(read.agent, read.round)))
             segments.append(Shared(spans[read.span(self.names)]))
+            if tool and not tool.before:
+                segments += shown
         label = self._label(step.agent, step.round) if self.lead(step) else ()
         return Prompt((*segments, Private(tail + label)))
 
@@ -88,6 +97,24 @@ class ChatScript:
         name = self.names[step.agent]
         return Span(f"output:{name}:{step.round}", label + tuple(ids[:-1]), name, self._encode(f"{{{name}}}"))
 
+    def tool(self, case: Case, step: Step, ids: Sequence[int]) -> ToolResult | None:
+        tool = self._tool_on(step)
+        if tool is None or not isinstance(self.task, Tooled):
+            return None
+        text = self.task.use(tool, self.text(ids), self._item(case))
+        return ToolResult(text, self._tool_result(tool, step, self._encode(text)[: tool.tokens]))
+
+    def tool_bound(self, step: Step) -> Span | None:
+        tool = self._tool_on(step)
+        return None if tool is None else self._tool_result(tool, step, (0,) * tool.tokens)
+
+    def _tool_on(self, step: Step) -> ToolUse | None:
+        return self.tools.get(self.names[step.agent]) if step.consumed else None
+
+    def _tool_result(self, tool: ToolUse, step: Step, ids: tuple[int, ...]) -> Span:
+        title = self._encode(f"\n\n{tool.title}:\n")
+        return Span(_tool_span(tool.of, step.round), title + ids, "tool", self._encode(f"{{{tool.of} tool}}"))
+
     def max_new_tokens(self, step: Step) -> int:
         return self.workflow.max_new_tokens
 
@@ -98,6 +125,15 @@ class ChatScript:
         kept = [i for i in ids if i not in self.stop_ids]
         return str(self.tokenizer.decode(kept, skip_special_tokens=True))
 
+    def _item(self, case: Case) -> Item:
+        return self._by_id[case.repeat_of or case.sample_id]
+
+    def predict(self, case: Case, ids: Sequence[int]) -> str | None:
+        return self.task.extract(self.text(ids), self._item(case))
+
     def judge(self, case: Case, ids: Sequence[int]) -> Verdict:
-        item = self._by_id[case.repeat_of or case.sample_id]
-        return judge(self.task, self.text(ids), item)
+        return judge(self.task, self.text(ids), self._item(case))
+
+
+def _tool_span(agent: str, turn: int) -> str:
+    return f"tool:{agent}:{turn}"

@@ -24,7 +24,7 @@ from harness.signature import locate
 _DIGITS = 10
 _ELSEWHERE = frozenset({"hydra", "tracking", "results_dir", "points"})
 _FOLDERS = frozenset({"cache_dir"})
-_INPUTS = frozenset({"source", "path", "profile"})
+_INPUTS = frozenset({"source", "path", "profile", "lookup"})
 
 _WHOLE = 16 << 20  # files up to this many bytes are read whole inside a folder
 _BLOCK, _BLOCKS = 64 << 10, 256
@@ -61,10 +61,11 @@ def identify(cfg: DictConfig, choices: Mapping[str, Any]) -> Run:
     return Run(_label(name), _label(choices.get("method")), hashlib.sha256(text.encode()).hexdigest()[:_DIGITS])
 
 
-def embedded(cfg: Mapping[str, Any]) -> Path | None:
-    """The file that ``task.source=sample`` stands for, which the task's class names; None if it names none."""
+def embedded(cfg: Mapping[str, Any], choice: str = "sample") -> Path | None:
+    """The file that ``task.source=sample`` or ``task.lookup=frozen`` stands for, which the task's class names; None if
+    it names none."""
     try:
-        name = getattr(locate("task", cfg["_target_"]), "sample", None)
+        name = getattr(locate("task", cfg["_target_"]), choice, None)
     except UserError:
         return None
     return None if name is None else Path(__file__).parent / "data" / str(name)
@@ -123,7 +124,13 @@ def _canonical(value: Any) -> Any:
 def _contents(value: str, owner: Mapping[str, Any]) -> str:
     if value == "hub":
         return value
-    path = embedded(owner) if value == "sample" else Path(value).expanduser()
+    match value:
+        case "sample":
+            path = embedded(owner)
+        case "frozen":
+            path = embedded(owner, value)
+        case _:
+            path = Path(value).expanduser()
     # An input that is not there, or cannot be read, is reported by whoever opens it.
     try:
         return f"sha256:{digest(path)}" if path is not None and path.exists() else value

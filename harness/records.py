@@ -97,6 +97,7 @@ class HopRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         ttft_s: from the moment the hop is due to its first token.
         e2e_s: from the same moment until the method has learned from the hop.
         state_bytes: what the method holds at the hop's end.
+        tool: what a tool made of the output, as later agents read it (whole, where their prompts cut it).
         notes: facts of the method about its plan.
         kv_error_k, kv_error_v: shadow only; per layer, ||used - dense|| / ||dense|| (Frobenius) over the rows
             of reused shared spans; empty if nothing was reused.
@@ -123,6 +124,7 @@ class HopRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     e2e_s: float
     phases: Phases = Phases()
     state_bytes: StateSize | None = None
+    tool: str = ""
     notes: dict[str, float] = {}
     kv_error_k: list[float] | None = None
     kv_error_v: list[float] | None = None
@@ -159,6 +161,15 @@ class HopRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return self.shadow_ttft_s is not None
 
 
+class ProgramRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What became of an answer that is a program: the outcome and the sandbox's level as
+    :mod:`harness.sandbox.base` names them, and why it did not pass."""
+
+    outcome: str
+    message: str
+    level: str
+
+
 class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One sample.
 
@@ -168,6 +179,7 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
         prediction: what was extracted from ``raw``; None if nothing could be.
         target: the expected answer; None if the task has none.
         correct: whether ``prediction`` is right; only an ``ok`` row can be.
+        program: how the prediction ran, if it is a program.
         raw: the final answer as generated, so that rescoring needs no model.
         message: why the status is not ``ok``, in one sentence.
         e2e_s: from the start of the first hop to the end of the last.
@@ -182,6 +194,7 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     prediction: str | None = None
     target: str | None = None
     correct: bool = False
+    program: ProgramRun | None = None
     raw: str = ""
     message: str = ""
     e2e_s: float = 0.0

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from harness.tasks.base import Item, Task
+from harness.sandbox.base import Execution
+from harness.tasks.base import Executed, Item, Task
 from harness.workflow import Step
 from methods.segment import Prompt, Span
 
@@ -30,15 +31,29 @@ class Case:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Judgement of a final answer: ``prediction`` is None when nothing could be extracted."""
+    """Judgement of a final answer: ``prediction`` is None when nothing could be extracted; ``execution`` says what
+    became of it if it is a program."""
 
     prediction: str | None
     correct: bool
+    execution: Execution | None = None
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """What a tool made of an output: the text, and the span that readers see (a title, then the text, cut to its
+    limit). No hop holds a cache of it, so it runs fresh wherever it is read."""
+
+    text: str
+    span: Span
 
 
 def judge(task: Task, raw: str, item: Item) -> Verdict:
     """The verdict on a raw answer to ``item``; the same for a fresh answer and for one stored in a row."""
     prediction = task.extract(raw, item)
+    if prediction is not None and isinstance(task, Executed):
+        execution = task.execution(prediction, item)
+        return Verdict(prediction, execution.passed, execution)
     return Verdict(prediction, prediction is not None and task.score(prediction, item))
 
 
@@ -63,10 +78,19 @@ class Script(Protocol):
     def lead(self, step: Step) -> int:
         """Rows at the prompt's end that belong to the output span (a label that the prompt already holds)."""
 
+    def tool(self, case: Case, step: Step, ids: Sequence[int]) -> ToolResult | None:
+        """What a tool makes of the output of ``step``; None if no tool works on it."""
+
+    def tool_bound(self, step: Step) -> Span | None:
+        """A span as long as the longest result of :meth:`tool`."""
+
     def max_new_tokens(self, step: Step) -> int: ...
 
     def fixed_length(self) -> bool:
         """Whether decoding ignores stop tokens."""
+
+    def predict(self, case: Case, ids: Sequence[int]) -> str | None:
+        """The answer in an output, not scored."""
 
     def judge(self, case: Case, ids: Sequence[int]) -> Verdict: ...
 

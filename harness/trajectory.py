@@ -19,7 +19,8 @@ from methods.segment import Prompt, Span
 
 @dataclass(frozen=True)
 class Finished:
-    """A request that ran to its end: its hops, the final ids and what they are worth."""
+    """A request that ran to its end: its hops, the final ids and what they are worth; ``seconds`` is the time of the
+    hops, without shadow runs, tools and scoring."""
 
     hops: list[HopRecord]
     final_ids: tuple[int, ...]
@@ -131,16 +132,22 @@ class Runner:
 
         When a hop raises, the method is left in the middle of the request: go back to a snapshot from before it.
         """
-        begin, shadow_s = self.clock.now(), 0.0
+        begin, aside_s = self.clock.now(), 0.0
         spans: dict[str, Span] = {QUESTION: case.question}
         held, hops, final = _Held(self.script), list[HopRecord](), tuple[int, ...]()
         for step in self.script.steps:
             record, run, spent = self._hop(case, step, spans, held)
-            shadow_s += spent
+            ended = self.clock.now()
+            result = self.script.tool(case, step, run.output_ids)
+            if result is not None:
+                spans[result.span.id] = result.span
+                record = msgspec.structs.replace(record, tool=result.text)
+            aside_s += spent + self.clock.now() - ended
             hops.append(record)
             final = run.output_ids
         self.method.end(case.sample_id)
-        return Finished(hops, final, self.script.judge(case, final), self.clock.now() - begin - shadow_s)
+        seconds = self.clock.now() - begin - aside_s
+        return Finished(hops, final, self.script.judge(case, final), seconds)
 
     def _hop(self, case: Case, step: Step, spans: dict[str, Span], held: _Held) -> tuple[HopRecord, Run, float]:
         agent, prompt = self.script.names[step.agent], self.script.prompt(step, spans)
@@ -235,8 +242,8 @@ class Runner:
         dense = shadow or self._shadow(hop, decoding)
         agrees = None  # forced ids are no answer of the method's
         if decoding.forced is None:
-            mine, theirs = self.script.judge(case, run.output_ids), self.script.judge(case, dense.run.output_ids)
-            agrees = mine.prediction == theirs.prediction
+            mine, theirs = self.script.predict(case, run.output_ids), self.script.predict(case, dense.run.output_ids)
+            agrees = mine == theirs
         # Shared rows only: a role prompt from an exact cache would dilute the error.
         ranges = [(p.start, p.stop) for p in hop.prompt.shared() if p.index in plan.rows]
         return compare(run, dense.run, ranges, run.choices, agrees, dense.ttft_s)

@@ -13,7 +13,7 @@ from harness.provenance import DataFacts
 from harness.script import Case, Script
 from harness.tasks.base import Task
 from harness.tasks.single_stream import SingleStream, StreamScript
-from harness.workflow import QUESTION, Workflow
+from harness.workflow import QUESTION, Step, Workflow
 from methods.segment import Span
 
 
@@ -80,15 +80,22 @@ def check_context(script: Script, cases: Sequence[Case], context: int, task: str
         # One id more than an output span keeps, since the last generated token has no cache row.
         span = script.output(step, (0,) * (room + 1))
         spans[span.id] = Span(span.id, span.ids, span.producer, span.placeholder)
+        if (result := script.tool_bound(step)) is not None:
+            spans[result.id] = result
 
 
 def prompts_sha256(script: Script, cases: Sequence[Case]) -> str:
     """Hash of all ids that do not depend on the model's answers: private text of every agent, every question."""
     digest = hashlib.sha256()
-    empty = {script.output(step, (0,)).id: script.output(step, (0,)) for step in script.steps}
+    empty = {span.id: span for step in script.steps for span in _stand_ins(script, step)}
     for step in script.steps:
         prompt = script.prompt(step, {**empty, QUESTION: Span(QUESTION, (0,), "user")})
         digest.update(repr(prompt.ids).encode())
     for case in cases:
         digest.update(repr((case.sample_id, case.question.ids)).encode())
     return digest.hexdigest()
+
+
+def _stand_ins(script: Script, step: Step) -> list[Span]:
+    result = script.tool_bound(step)
+    return [script.output(step, (0,)), *([] if result is None else [result])]

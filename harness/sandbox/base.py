@@ -49,7 +49,8 @@ class Limits:
     """What a program may use.
 
     Attributes:
-        seconds: wall clock from the moment its interpreter is up, and CPU seconds of each process.
+        seconds: of CPU, for each process; on a busy machine the clock on the wall says nothing about a program.
+        patience: so many times ``seconds`` on the wall, counted from the moment its interpreter is up.
         memory_bytes: address space of each process, and resident memory of all.
         processes: processes and threads, the program's own included.
         file_bytes: of each file, and of all files where the level has a tree of its own.
@@ -58,6 +59,7 @@ class Limits:
     """
 
     seconds: float = 10.0
+    patience: float = 3.0
     memory_bytes: int = 1 << 30
     processes: int = 32
     file_bytes: int = 16 << 20
@@ -65,7 +67,7 @@ class Limits:
     start_s: float = 60.0
 
     def __post_init__(self) -> None:
-        for name in ("seconds", "memory_bytes", "processes", "file_bytes", "output_bytes", "start_s"):
+        for name in ("seconds", "patience", "memory_bytes", "processes", "file_bytes", "output_bytes", "start_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
 

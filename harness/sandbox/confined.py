@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 import shutil
@@ -78,7 +79,7 @@ class Confined:
             "room": limits.file_bytes,
             "limits": {
                 "RLIMIT_AS": limits.memory_bytes,
-                "RLIMIT_CPU": int(limits.seconds) + 1,
+                "RLIMIT_CPU": math.ceil(limits.seconds),
                 "RLIMIT_NPROC": limits.processes + (0 if self.uid is not None else _threads_of_user()),
                 "RLIMIT_FSIZE": limits.file_bytes,
                 "RLIMIT_CORE": 0,
@@ -131,7 +132,7 @@ class Confined:
     def _tree(self) -> list[psutil.Process]:
         """All processes below the launcher; in namespaces, the first of them takes all others with it."""
         try:
-            return psutil.Process(self.process.pid).children(recursive=True)
+            return list(psutil.Process(self.process.pid).children(recursive=True))
         except psutil.Error:
             return []
 

@@ -31,9 +31,7 @@ def tests(program: str, tests: str, entry_point: str, trusted: str, level: Level
     return _run({"tests": tests, "entry_point": entry_point, "trusted": trusted}, program, level, limits)
 
 
-def examples(
-    program: str, found: Sequence[tuple[str, str]], trusted: str, level: Level, limits: Limits
-) -> Execution:
+def examples(program: str, found: Sequence[tuple[str, str]], trusted: str, level: Level, limits: Limits) -> Execution:
     """Evaluate calls against the values that the benchmark's text promises; passed if all ran, whatever came out."""
     return _run({"examples": [list(pair) for pair in found], "trusted": trusted}, program, level, limits)
 
@@ -83,7 +81,7 @@ class _Watch:
                 now = time.monotonic()
                 if now > self.deadline:
                     if self.started:
-                        return Outcome.timeout, f"not done after {limits.seconds:g} s"
+                        return Outcome.timeout, f"not done after {limits.patience * limits.seconds:g} s"
                     return Outcome.broken, f"its interpreter did not start within {limits.start_s:g} s"
                 for key, _ in ready.select(min(_LOOK_S, self.deadline - now)):
                     if key.fd == self.report and not self._read():
@@ -108,7 +106,8 @@ class _Watch:
         for line in lines:
             match json.loads(line):
                 case {"started": True}:
-                    self.started, self.deadline = True, time.monotonic() + self.solver.limits.seconds
+                    limits = self.solver.limits
+                    self.started, self.deadline = True, time.monotonic() + limits.patience * limits.seconds
                 case {"example": call, "expected": expected, "got": got}:
                     self.examples.append(Example(call, expected, got))
                 case {"value": value}:

@@ -99,10 +99,9 @@ def _end_children(plan: dict[str, Any]) -> bool:
 def _children() -> list[int]:
     found = []
     for name in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
-        with suppress(OSError, ValueError, IndexError):
-            with open(f"/proc/{int(name)}/stat") as file:
-                if int(file.read().rpartition(")")[2].split()[1]) == os.getpid():
-                    found.append(int(name))
+        with suppress(OSError, ValueError, IndexError), open(f"/proc/{int(name)}/stat") as file:
+            if int(file.read().rpartition(")")[2].split()[1]) == os.getpid():
+                found.append(int(name))
     return found
 
 

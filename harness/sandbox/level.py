@@ -17,7 +17,7 @@ _PROBE = "import os, sys\nanswer = [len(sys.path) > 0, os.getpid(), len(os.envir
 @cache
 def best() -> tuple[Level | None, str]:
     """The strongest level that works here, and why no stronger one does (no level: why none does)."""
-    reasons = []
+    reasons = list[str]()
     for level in Level:
         if level is not Level.isolated and (reason := _private_library()):
             return None, "; ".join([*reasons, reason])
@@ -64,4 +64,6 @@ def _private_library() -> str:
     library = Path(os.__file__).resolve()
     if all(parent.stat().st_mode & 0o001 for parent in library.parents):
         return ""
-    return f"as root and without an own file tree it needs a Python that everybody may read, {library.parent} is private"
+    return (
+        f"as root and without an own file tree it needs a Python that everybody may read, {library.parent} is private"
+    )

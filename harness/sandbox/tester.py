@@ -76,7 +76,7 @@ class Remote:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self._program.calls += 1
         sent = [encode(a, strict=True) for a in args]
-        named = encode([(k, v) for k, v in kwargs.items()], strict=True)
+        named = encode(list(kwargs.items()), strict=True)
         answer, value = self._program.ask({"call": self.__name__, "args": sent, "kwargs": named})
         try:
             for index, new in answer.get("changed", ()):

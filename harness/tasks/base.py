@@ -6,9 +6,11 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from harness.sandbox.base import Execution
 from harness.tasks.agent import Agent
+from harness.tasks.tool import ToolUse
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,25 @@ class Task(Protocol):
 
     def score(self, prediction: str, item: Item) -> bool:
         """Whether an extracted prediction is right."""
+
+
+@runtime_checkable
+class Tooled(Protocol):
+    """A task with tools."""
+
+    @property
+    def tools(self) -> tuple[ToolUse, ...]: ...
+
+    def use(self, tool: ToolUse, output: str, item: Item) -> str:
+        """The result of ``tool`` on the output of an agent, as its readers will see it."""
+
+
+@runtime_checkable
+class Executed(Protocol):
+    """A task whose answers are programs."""
+
+    def execution(self, prediction: str, item: Item) -> Execution:
+        """What became of a program; it is right if it passed."""
 
 
 def content_hash(*texts: str) -> str:

@@ -12,6 +12,7 @@ from harness.tasks.agent import Agent, agent_of, agents_of
 from harness.tasks.base import Dataset, Item, Manifest, items_sha256
 from harness.tasks.source import Hub, read
 from harness.tasks.table import Record
+from harness.tasks.tool import ToolUse, tools_of
 
 TASK_AGENTS = 3
 
@@ -31,6 +32,7 @@ class Benchmark(ABC):
         lead_in: text that opens the question span.
         agents: the three task agents; mappings are turned into :class:`Agent`.
         final: the agent whose answer is scored; a mapping is turned into :class:`Agent`.
+        tools: what is made of agents' outputs for their readers; mappings are turned into :class:`ToolUse`.
 
     Raises:
         UserError: if a field cannot be used.
@@ -45,6 +47,7 @@ class Benchmark(ABC):
     lead_in: str
     agents: tuple[Agent, ...]
     final: Agent
+    tools: tuple[ToolUse, ...] = ()
 
     hub: ClassVar[Hub]
     sample: ClassVar[str]
@@ -60,6 +63,7 @@ class Benchmark(ABC):
         names = [agent.name for agent in (*agents, final)]
         if repeated := sorted({name for name in names if names.count(name) > 1}):
             raise UserError(f"task.agents and task.final need distinct names, but {', '.join(repeated)} is repeated")
+        object.__setattr__(self, "tools", tools_of(self.tools, names))
         _check_threshold("task.tau", self.tau)
         if self.tau_distance is not None:
             _check_threshold("task.tau_distance", self.tau_distance)
@@ -82,6 +86,10 @@ class Benchmark(ABC):
     def order(self, items: list[Item]) -> list[Item]:
         """Running order of a hub split, given in file order."""
         return items
+
+    def use(self, tool: ToolUse, output: str, item: Item) -> str:
+        """The result of a tool on an agent's output. Raises UserError if the task has no tools."""
+        raise UserError(f"task.tools: task={self.name} has no tool for the output of {tool.of}; remove it")
 
     @abstractmethod
     def item(self, index: int, record: Record) -> Item:

@@ -6,15 +6,18 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from harness.errors import UserError
+from harness.sandbox import execute
 from harness.tasks.base import Item, content_hash
-from harness.tasks.benchmark import Benchmark
+from harness.tasks.executing import Executing
 from harness.tasks.number import canonical, gold_number, last_number
+from harness.tasks.program import script_of
 from harness.tasks.source import Hub
 from harness.tasks.table import Record
+from harness.tasks.tool import OFF, ToolUse
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gsm8k(Benchmark):
+class Gsm8k(Executing):
     """Rows have ``question`` and ``answer``, whose number follows ``####``. File order (KVCMAS arXiv 2609.34060).
 
     The target is that number in canonical form; the worked answer is kept in ``Item.fields['solution']``.
@@ -52,3 +55,15 @@ class Gsm8k(Benchmark):
         """Exact equality as rational numbers."""
         number = last_number(prediction)
         return number is not None and number == last_number(item.target)
+
+    def use(self, tool: ToolUse, output: str, item: Item) -> str:
+        """The value of ``answer`` after the program in an output has run."""
+        if not self.execute:
+            return OFF
+        program = script_of(output, "answer")
+        if program is None:
+            return "no program sets answer"
+        done = execute.value(program, "answer", self.level, self.limits)
+        if done.passed and done.value is not None:
+            return f"answer = {done.value}"
+        return f"no value ({done.message or 'answer is None'})"

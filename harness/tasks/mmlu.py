@@ -11,11 +11,13 @@ from typing import ClassVar
 import numpy as np
 
 from harness.errors import UserError
-from harness.tasks.base import Item, content_hash
+from harness.tasks.base import Dataset, Item, content_hash
 from harness.tasks.benchmark import Benchmark
 from harness.tasks.letter import LETTERS, chosen_letter
+from harness.tasks.lookup import EXTRACTS, FROZEN, LIVE, answer, live, read_extracts
 from harness.tasks.source import Hub
 from harness.tasks.table import Record
+from harness.tasks.tool import ToolUse
 
 OPTIONS = 4
 ORDER_SEED = 888
@@ -32,21 +34,35 @@ class Mmlu(Benchmark):
         extractor: ``letter``, the letter as chosen (:func:`harness.tasks.letter.chosen_letter`); or ``substring``,
             which counts an answer as right if the target's letter occurs in it anywhere, as the published scores
             do (E1). It inflates long answers and is there to reproduce them.
+        lookup: where marked terms are looked up: ``frozen`` (extracts that come with this project), ``live``
+            (Wikipedia, asked while the run goes on), or a path: JSONL of ``term`` and ``extract``, or a run's rows.
 
     Raises:
         UserError: if a field cannot be used.
     """
 
     extractor: str = "letter"
+    lookup: str = FROZEN
 
     hub: ClassVar[Hub] = Hub("cais/mmlu", "all", (("dev", 285), ("validation", 1_531), ("test", 14_042)))
     sample: ClassVar[str] = "mmlu_sample.jsonl"
+    frozen: ClassVar[str] = EXTRACTS
     columns: ClassVar[tuple[str, ...]] = ("question", "subject", "choices", "answer")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.extractor not in ("letter", "substring"):
             raise UserError(f"task.extractor must be letter or substring, got {self.extractor!r}")
+
+    def load(self) -> Dataset:
+        """As every benchmark. Raises UserError too if the lookup table cannot be used."""
+        if self.lookup != LIVE:
+            read_extracts(self.lookup)
+        return super().load()
+
+    def use(self, tool: ToolUse, output: str, item: Item) -> str:
+        """Extracts for the terms that an output marks with @."""
+        return answer(output, live if self.lookup == LIVE else read_extracts(self.lookup))
 
     def item(self, index: int, record: Record) -> Item:
         question, subject = record.text("question"), record.text("subject")

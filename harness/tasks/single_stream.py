@@ -16,7 +16,7 @@ from importlib import resources
 from typing import Any, ClassVar
 
 from harness.errors import UserError
-from harness.script import Case, Verdict
+from harness.script import Case, ToolResult, Verdict
 from harness.workflow import QUESTION, Graph, Layout, Step, Workflow
 from methods.segment import Private, Prompt, Segment, Shared, Span
 
@@ -113,6 +113,12 @@ class StreamScript:
         label, name = self._label[step.agent] if self.lead(step) else (), self.names[step.agent]
         return Span(f"output:{name}:{step.round}", label + tuple(ids[:-1]), name, self._label[step.agent][:1])
 
+    def tool(self, case: Case, step: Step, ids: Sequence[int]) -> ToolResult | None:
+        return None
+
+    def tool_bound(self, step: Step) -> Span | None:
+        return None
+
     def max_new_tokens(self, step: Step) -> int:
         return self.task.output_tokens
 
@@ -121,6 +127,9 @@ class StreamScript:
 
     def text(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    def predict(self, case: Case, ids: Sequence[int]) -> str | None:
+        return self.text(ids)
 
     def judge(self, case: Case, ids: Sequence[int]) -> Verdict:
         return Verdict(self.text(ids), True)
