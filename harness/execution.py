@@ -25,6 +25,7 @@ from harness.sandbox.base import Outcome
 from harness.script import Case, Verdict
 from harness.store import RunFolder
 from harness.summarise import Heading
+from harness.tasks.base import Executed
 from harness.trajectory import Runner
 from harness.validate import Parts
 from harness.verified import verified
@@ -88,6 +89,7 @@ class Execution:
             backend=names.backend,
             layers=self.shape.layers,
             command=self.command,
+            programs=isinstance(self.parts.task, Executed),
             verified=verified(names.method, names.model, self.loaded.facts.revision, target),
             built_from=str(self.cfg.method.get("fidelity") or ""),
             glue=str(self.cfg.method.get("glue") or "recompute"),

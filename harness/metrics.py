@@ -7,6 +7,7 @@ ran) that are not warm-up. A row that timed out or ran out of memory has no spee
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import comb
 
 import numpy as np
 from scipy.special import betaincinv
@@ -14,6 +15,7 @@ from scipy.special import betaincinv
 from harness.records import HopRecord, Route, Row, StateSize, Status
 from harness.summary import Fidelity, HopCounts, HopTtft, Latency, RouteTtft, Speedup, Throughput
 
+PASS_AT = (1, 2, 5, 10, 20, 50, 100)
 ROUTES = (Route.dense, Route.reuse, Route.fallback)
 
 
@@ -54,6 +56,24 @@ def accuracy_ci95(rows: Iterable[Row]) -> tuple[float, float] | None:
     """:func:`interval` of :func:`accuracy`: of samples, under this pool and order; not over repeats."""
     counted = scored(rows)
     return interval(sum(r.correct for r in counted), len(counted)) if counted else None
+
+
+def pass_at_k(rows: Iterable[Row]) -> dict[str, float] | None:
+    """Unbiased pass@k (https://arxiv.org/abs/2107.03374, eq. 1): mean over samples of 1 - C(n - c, k) / C(n, k), where
+    c of a sample's n repeats are right; for the usual k up to the smallest n.
+
+    Decoding is greedy, so that repeats differ by what a method's pools hold, not by chance.
+    """
+    right = dict[str, list[bool]]()
+    for row in scored(rows):
+        right.setdefault(row.sample_id, []).append(row.correct)
+    if not right:
+        return None
+    most = min(len(repeats) for repeats in right.values())
+    counts = [(len(repeats), sum(repeats)) for repeats in right.values()]
+    return {
+        str(k): float(np.mean([1.0 - comb(n - c, k) / comb(n, k) for n, c in counts])) for k in PASS_AT if k <= most
+    }
 
 
 def reuse_ratio(counted: Sequence[HopRecord]) -> float | None:

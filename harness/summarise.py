@@ -17,6 +17,7 @@ class Heading:
 
     Attributes:
         layers: L of the model.
+        programs: answers are programs, so that pass@k is told.
         early: how many samples of each repeat stand apart if the method learns.
     """
 
@@ -31,6 +32,7 @@ class Heading:
     glue: str = "recompute"
     teacher_forcing: bool = False
     early: int = 0
+    programs: bool = False
 
 
 def part(rows: Sequence[Row], layers: int) -> Part:
@@ -76,6 +78,7 @@ def summarise(rows: Sequence[Row], heading: Heading) -> Summary:
         n=len(rows),
         accuracy=metrics.accuracy(rows),
         accuracy_ci95=metrics.accuracy_ci95(rows),
+        pass_at_k=metrics.pass_at_k(rows) if heading.programs or any(row.program for row in rows) else None,
         reuse_ratio=metrics.reuse_ratio(counted),
         fresh_share=metrics.fresh_share(counted, heading.layers),
         ttft_s=metrics.ttft(counted),

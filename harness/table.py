@@ -93,6 +93,8 @@ def _facts(s: Summary) -> Table:
     if s.accuracy is not None and s.accuracy_ci95 is not None:
         low, high = s.accuracy_ci95
         add("accuracy", f"{percent(s.accuracy)}, 95 % interval {percent(low)} to {percent(high)}")
+    if s.pass_at_k is not None:
+        add("pass@k", ", ".join(f"pass@{k} {percent(value)}" for k, value in s.pass_at_k.items()))
     add("fresh share", NONE if s.fresh_share is None else f"{percent(s.fresh_share)} of the dense token-layers")
     counts = f"{s.hops.reuse} of {s.hops.dense + s.hops.reuse + s.hops.fallback - s.hops.source} hops that could"
     add(

@@ -137,7 +137,7 @@ class Confined:
             return []
 
     def _end_strays(self, deadline: float) -> None:
-        """Without namespaces: whoever killed its supervisor is known by its user, or by the command line it inherited."""
+        """Without namespaces, whoever killed its supervisor is known by its user or by its inherited command line."""
         while time.monotonic() < deadline:
             strays = [p for p in psutil.process_iter(["uids", "cmdline", "status"]) if self._is_ours(p.info)]
             if not strays:

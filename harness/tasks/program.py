@@ -104,13 +104,14 @@ def _hanging(flat: str) -> str:
 
 
 def _has_body(program: str, entry_point: str, prompt_lines: int) -> bool:
-    """Whether the function does something in lines that the prompt did not have."""
+    """Whether the function itself does something in lines that the prompt did not have."""
     doing = (ast.Return, ast.Assign, ast.AugAssign, ast.Raise, ast.For, ast.While, ast.If, ast.Yield, ast.With, ast.Try)
     return any(
-        isinstance(node, doing) and node.lineno > prompt_lines
+        statement.lineno > prompt_lines and any(isinstance(node, doing) for node in ast.walk(statement))
         for function in _functions(program)
         if function.name == entry_point
-        for node in ast.walk(function)
+        for statement in function.body
+        if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
     )
 
 
