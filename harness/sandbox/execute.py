@@ -31,9 +31,12 @@ def tests(program: str, tests: str, entry_point: str, trusted: str, level: Level
     return _run({"tests": tests, "entry_point": entry_point, "trusted": trusted}, program, level, limits)
 
 
-def examples(program: str, found: Sequence[tuple[str, str]], trusted: str, level: Level, limits: Limits) -> Execution:
+def examples(
+    program: str, found: Sequence[tuple[str, str]], entry_point: str, trusted: str, level: Level, limits: Limits
+) -> Execution:
     """Evaluate calls against the values that the benchmark's text promises; passed if all ran, whatever came out."""
-    return _run({"examples": [list(pair) for pair in found], "trusted": trusted}, program, level, limits)
+    job = {"examples": [list(pair) for pair in found], "entry_point": entry_point, "trusted": trusted}
+    return _run(job, program, level, limits)
 
 
 def value(program: str, name: str, level: Level, limits: Limits) -> Execution:

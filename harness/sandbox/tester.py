@@ -127,8 +127,9 @@ def _run(program: Program, job: dict[str, Any], names: Iterable[str], out: Binar
         case {"want": name}:
             _, value = program.ask({"get": name})
             send(out, {"value": None if value is None else str(value)[:1000]})
-        case {"examples": examples}:
+        case {"examples": examples, "entry_point": entry}:
             space = _space(program, job["trusted"], "\n".join(call for call, _ in examples), names)
+            space[entry] = Remote(program, entry)
             for call, expected in examples:
                 send(out, {"example": call, "expected": expected, "got": _example(program, call, expected, space)})
         case {"tests": tests, "entry_point": entry}:

@@ -86,7 +86,7 @@ class HumanEval(Executing):
         found = examples_of(item.question, entry_point)
         if not found:
             return "the description has no example to run"
-        done = execute.examples(program, found, item.question, self.level, self.limits)
+        done = execute.examples(program, found, entry_point, item.question, self.level, self.limits)
         wrong = [e for e in done.examples if e.got is not None]
         words = [f"{len(done.examples) - len(wrong)} of {len(found)} examples pass"]
         words += [f"{e.call} gave {e.got} instead of {e.expected}" for e in wrong]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from itertools import combinations
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from harness import metrics
-from harness.records import HopRecord, Phases, Route, Row, StateSize, Status
+from harness.records import HopRecord, Phases, ProgramRun, Route, Row, StateSize, Status
 from harness.summarise import Heading, summarise
 from harness.summary import Summary
 
@@ -51,6 +52,27 @@ def test_interval_is_the_exact_one(counts: tuple[int, int]) -> None:
     correct, n = counts
     expected = binomtest(correct, n).proportion_ci(confidence_level=0.95, method="exact")
     assert metrics.interval(correct, n) == pytest.approx((expected.low, expected.high), abs=1e-9)
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.just(6)), min_size=1, max_size=5))
+def test_pass_at_k_is_the_share_of_draws_with_a_right_one(counts: list[tuple[int, int]]) -> None:
+    rows = [row(s, repeat=n, correct=n < c) for s, (c, repeats) in enumerate(counts) for n in range(repeats)]
+    found = metrics.pass_at_k(rows)
+    assert found is not None
+    assert list(found) == ["1", "2", "5"]
+    for k, value in found.items():
+        draws = list(combinations(range(6), int(k)))
+        expected = [sum(any(n < c for n in draw) for draw in draws) / len(draws) for c, _ in counts]
+        assert value == pytest.approx(sum(expected) / len(expected))
+    assert found["1"] == pytest.approx(metrics.accuracy(rows))
+
+
+def test_pass_at_k_is_for_programs_only() -> None:
+    ran = ProgramRun("passed", "", "isolated")
+    assert metrics.pass_at_k([row(0, status="missing")]) is None
+    assert summarise([row(0, correct=True)], HEADING).pass_at_k is None
+    assert summarise([row(0, correct=True, program=ran)], HEADING).pass_at_k == {"1": 1.0}
+    assert summarise([row(0, status="invalid")], dataclasses.replace(HEADING, programs=True)).pass_at_k == {"1": 0.0}
 
 
 def test_interval_refuses_nonsense() -> None:

@@ -14,7 +14,8 @@ from harness.errors import UserError
 from harness.sandbox import confined, execute, level
 from harness.sandbox.base import Execution, Level, Limits, Outcome
 
-TESTS = "def check(candidate):\n    assert candidate(1) == 2\n    assert candidate(5) == 6\n"
+TESTS = "def check(candidate):\n    assert candidate(1) == 2, 'needle-in-tests'\n    assert candidate(5) == 6\n"
+NEEDLE = "'-'.join(['needle', 'in', 'tests'])"  # not in the text of a program that looks for it
 GOOD = "def f(x):\n    return x + 1\n"
 LIMITS = Limits(seconds=1.0, patience=4.0, memory_bytes=256 << 20)
 LEVELS = [one for one in Level if (one is Level.isolated or not level._private_library()) and level.probe(one).passed]
@@ -85,15 +86,14 @@ def test_no_way_around_the_tests(program: str, outcome: Outcome) -> None:
         "import sys\nsys.modules['__main__'].check = check = lambda candidate: None\ndef f(x):\n    return 0",
         'import os\nfor fd in range(3, 99):\n    try:\n        os.write(fd, b\'{"value": {"int": "0x2"}}\\n\' * 9)\n'
         "    except OSError:\n        pass\ndef f(x):\n    return 0",
-        "import gc\nfor thing in gc.get_objects():\n    if isinstance(thing, dict) and 'token' in thing:\n"
-        "        raise SystemExit\ndef f(x):\n    return 0",
-        "import sys\nframe = sys._getframe()\nwhile frame:\n    for value in frame.f_locals.values():\n"
-        "        if 'assert' in str(value) and 'def check' in str(value):\n            raise SystemExit\n"
-        "    frame = frame.f_back\ndef f(x):\n    return 0",
+        "import gc\nfor thing in gc.get_objects():\n    if isinstance(thing, (dict, list, tuple)):\n"
+        f"        if {NEEDLE} in repr(list(thing)):\n            raise SystemExit\ndef f(x):\n    return 0",
+        f"import sys\nframe = sys._getframe()\nwhile frame:\n    if {NEEDLE} in str(dict(frame.f_locals)):\n"
+        "        raise SystemExit\n    frame = frame.f_back\ndef f(x):\n    return 0",
         'import json\njson.dumps = lambda *_: \'{"token": "", "outcome": "passed", "message": ""}\'\n'
         "def f(x):\n    return 0",
     ],
-    ids=["equals-all", "int-equals-all", "no-assert", "own-check", "forged", "token", "frames", "own-json"],
+    ids=["equals-all", "int-equals-all", "no-assert", "own-check", "forged", "objects", "frames", "own-json"],
 )
 def test_no_forged_pass(program: str) -> None:
     """Neither the tests, nor their expected values, nor the verdict are in the program's process."""
