@@ -19,10 +19,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from harness.backends.hf_model import LoadedModel
 from harness.backends.hf_rope import shape_of
 from harness.config import Choices
+from harness.judged import judged
 from harness.provenance import ModelFacts, collect
-from harness.records import ProgramRun, Row, StateSize, Status
-from harness.sandbox.base import Outcome
-from harness.script import Case, Verdict
+from harness.records import Row, StateSize, Status
+from harness.script import Case
 from harness.store import RunFolder
 from harness.summarise import Heading
 from harness.tasks.base import Executed
@@ -175,7 +175,7 @@ class Execution:
             self._log_failure(case)
             return self._back(turn, before), self._failed(turn, Status.error, _first_line(error))
         size = method.state_bytes()
-        status, program, message = _judged(done.verdict)
+        status, program, message = judged(done.verdict)
         return method, Row(
             sample_id=case.sample_id,
             repeat=turn.repeat,
@@ -237,17 +237,6 @@ class Execution:
             attention=loaded.model.config._attn_implementation,
             kernels=describe(self.shape.device),
         )
-
-
-def _judged(verdict: Verdict) -> tuple[Status, ProgramRun | None, str]:
-    """Status, run of the program and message of a row whose hops all ran."""
-    ran = verdict.execution
-    if ran is None:
-        return (Status.invalid if verdict.prediction is None else Status.ok), None, ""
-    program = ProgramRun(ran.outcome.value, ran.message, ran.level.value)
-    if ran.outcome in (Outcome.unsupported, Outcome.broken):  # the program was not judged
-        return Status.error, program, f"{ran.outcome}: {ran.message}"
-    return Status.ok, program, ""
 
 
 def _first_line(error: BaseException) -> str:

@@ -78,7 +78,7 @@ def summarise(rows: Sequence[Row], heading: Heading) -> Summary:
         n=len(rows),
         accuracy=metrics.accuracy(rows),
         accuracy_ci95=metrics.accuracy_ci95(rows),
-        pass_at_k=metrics.pass_at_k(rows) if heading.programs or any(row.program for row in rows) else None,
+        pass_at_k=metrics.pass_at_k(rows) if heading.programs else None,
         reuse_ratio=metrics.reuse_ratio(counted),
         fresh_share=metrics.fresh_share(counted, heading.layers),
         ttft_s=metrics.ttft(counted),
@@ -95,6 +95,7 @@ def summarise(rows: Sequence[Row], heading: Heading) -> Summary:
         phases_s=sum((h.phases for h in counted), Phases()),
         learn_s=metrics.learn_s(rows),
         command=heading.command,
+        programs=heading.programs,
         early=early(rows, heading.early, heading.layers),
         verified=heading.verified,
     )

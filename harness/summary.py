@@ -113,7 +113,7 @@ class Summary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         learn_s: seconds spent learning, warm-up included; never part of a TTFT.
         phases_s: seconds by phase, summed over the hops that are not warm-up.
         peak_bytes: largest memory in use of any sample; state_bytes: what the method held after the last one.
-        pass_at_k: by k, for programs only.
+        programs: answers are programs; pass_at_k: by k, for them only.
         verified: whether the method had passed ``python -m harness.verify`` on these weights when the run ended; None
             if nobody had checked.
     """
@@ -148,4 +148,5 @@ class Summary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     command: str
     early: Early | None = None
     verified: bool | None = None
+    programs: bool = False
     pass_at_k: dict[str, float] | None = None

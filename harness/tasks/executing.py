@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 
 from harness.errors import UserError
 from harness.sandbox.base import Level, Limits
-from harness.sandbox.level import require
+from harness.sandbox.level import best, require
 from harness.tasks.base import Dataset
 from harness.tasks.benchmark import Benchmark
 
@@ -37,9 +38,9 @@ class Executing(Benchmark):
             raise UserError(f"task.timeout_s must be a positive number of seconds, got {self.timeout_s!r}")
 
     def load(self) -> Dataset:
-        """As every benchmark; where programs will run, the sandbox is tried first."""
-        if self.execute:
-            _ = self.level
+        """As every benchmark; where programs will run, the sandbox is tried first, and a weak one is told."""
+        if self.execute and self.level is not Level.isolated:
+            print(f"warning: programs run {self.level} only, since {best()[1]}", file=sys.stderr)
         return super().load()
 
     @property

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from harness import metrics
-from harness.records import HopRecord, Phases, ProgramRun, Route, Row, StateSize, Status
+from harness.records import HopRecord, Phases, Route, Row, StateSize, Status
 from harness.summarise import Heading, summarise
 from harness.summary import Summary
 
@@ -68,11 +68,11 @@ def test_pass_at_k_is_the_share_of_draws_with_a_right_one(counts: list[tuple[int
 
 
 def test_pass_at_k_is_for_programs_only() -> None:
-    ran = ProgramRun("passed", "", "isolated")
     assert metrics.pass_at_k([row(0, status="missing")]) is None
     assert summarise([row(0, correct=True)], HEADING).pass_at_k is None
-    assert summarise([row(0, correct=True, program=ran)], HEADING).pass_at_k == {"1": 1.0}
-    assert summarise([row(0, status="invalid")], dataclasses.replace(HEADING, programs=True)).pass_at_k == {"1": 0.0}
+    programs = dataclasses.replace(HEADING, programs=True)
+    assert summarise([row(0, correct=True)], programs).pass_at_k == {"1": 1.0}
+    assert summarise([row(0, status="invalid")], programs).pass_at_k == {"1": 0.0}
 
 
 def test_interval_refuses_nonsense() -> None:

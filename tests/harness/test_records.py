@@ -10,7 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.records import HopRecord, Phases, Route, Row, StateSize, Status
+from harness.judged import judged
+from harness.records import HopRecord, Phases, ProgramRun, Route, Row, StateSize, Status
+from harness.sandbox.base import Execution, Level, Outcome
+from harness.script import Verdict
 
 HOP: dict[str, Any] = {
     "agent": "solver",
@@ -155,3 +158,16 @@ def test_state_sizes_add_up() -> None:
     assert StateSize.of(3, 4).total == 7
     with pytest.raises(ValueError, match="add up"):
         StateSize(3, 4, 8)
+
+
+def test_a_program_that_could_not_be_judged_is_an_error() -> None:
+    def of(outcome: Outcome) -> tuple[Status, str]:
+        status, program, message = judged(Verdict("def f(): ...", False, Execution(outcome, "why", Level.isolated)))
+        assert program == ProgramRun(outcome.value, "why", "isolated")
+        return status, message
+
+    assert of(Outcome.failed) == of(Outcome.timeout) == (Status.ok, "")
+    assert of(Outcome.unsupported) == (Status.error, "unsupported: why")
+    assert of(Outcome.broken) == (Status.error, "broken: why")
+    assert judged(Verdict(None, False)) == (Status.invalid, None, "")
+    assert judged(Verdict("4", True)) == (Status.ok, None, "")

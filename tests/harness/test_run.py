@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from harness.cli import main
+from harness.sandbox.level import best
 
 COMMON = ["model=tiny", "task=gsm8k", "workflow.max_new_tokens=8", "tracking=none"]
 TIMES = ("_s", "peak_bytes")
@@ -105,6 +106,26 @@ def test_a_run_leaves_a_complete_folder(harness: Harness, tmp_path: Path, method
     again = harness(tmp_path, f"method={method}", f"task={task}", "limit=4", "shadow=true")
     assert again.code == 0
     assert "complete already" in again.out
+
+
+def test_programs_run_only_when_told(harness: Harness, tmp_path: Path) -> None:
+    refused = harness(tmp_path, "task=humaneval", "limit=2")
+    assert refused.code == 2
+    assert "task.execute=true" in refused.err
+    assert not list(tmp_path.glob("*/*/rows.jsonl"))
+    if best()[0] is None:
+        pytest.skip("no level of isolation works on this machine")
+    done = harness(tmp_path, "task=humaneval", "task.execute=true", "method=kvcmas", "limit=2", "repeats=2")
+    assert done.code == 0, done.err
+    assert "pass@2" in done.out
+    run = only_run(tmp_path)
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["pass_at_k"] == {"1": summary["accuracy"], "2": summary["accuracy"]}
+    assert summary["programs"] is True
+    for row in rows(run):
+        assert (row["program"] is None) == (row["status"] == "invalid")
+        assert row["hops"][0]["tool"]
+        assert not row["hops"][1]["tool"]
 
 
 @pytest.mark.parametrize("kill_after", [1, 4])
