@@ -58,9 +58,9 @@ def chosen(device: torch.device) -> Implementation:
 
 @cache
 def bf16_units() -> bool:
-    """Whether this processor has units for products of bf16 operands with fp32 sums (AMX, AVX512-BF16)."""
+    """Whether this processor multiplies bf16 with fp32 sums in hardware (AMX, AVX512-BF16, Arm's BF16 extension)."""
     found = torch.cpu.get_capabilities()
-    return bool(found.get("amx_bf16") or found.get("avx512_bf16"))
+    return any(bool(found.get(name, False)) for name in ("amx_bf16", "avx512_bf16", "bf16"))
 
 
 def narrow(*operands: torch.Tensor) -> bool:

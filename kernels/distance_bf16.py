@@ -15,8 +15,8 @@ from torch import Tensor
 
 from kernels.operand import Scratch
 
-CELLS = 3 << 20  # entries of a tile: large enough for the overhead of a product, small enough for the last-level cache
-TILE = 2048  # rows of one layer of a tile
+CELLS = 3 << 19  # entries of a tile: large enough for the overhead of a product, small enough to stay near the cores
+TILE = 1024  # rows of one layer of a tile
 BLOCKS = 8  # sums of a row, which the following fp32 reduction adds
 
 
@@ -41,7 +41,9 @@ def add_token_l1(out: Tensor, x: Tensor, anchors: Sequence[tuple[int, Tensor, Te
             source = x[span, :, begin : min(begin + tile, cover)].transpose(1, 2)
             rows = flat.take(*source.shape).copy_(source).flatten(2)  # [l, t, C]
             for a, left, right in anchors:
-                live = max(0, min(left.shape[1] - begin, rows.shape[1]))
+                live = min(left.shape[1] - begin, rows.shape[1])
+                if live <= 0:
+                    continue
                 off = expanded.take(rows.shape[0], live, width).copy_(rows[:, :live])
                 off.baddbmm_(left[span, begin : begin + live], right[span], alpha=-1).abs_()
                 sums = torch.mm(off.flatten(0, 1), ones, out=partial.take(off.shape[0] * live, BLOCKS))
