@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import StrEnum
+from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 
@@ -55,7 +56,24 @@ def chosen(device: torch.device) -> Implementation:
     return Implementation.TORCH
 
 
+@cache
+def bf16_units() -> bool:
+    """Whether this processor multiplies bf16 with fp32 sums in hardware (AMX, AVX512-BF16, Arm's BF16 extension)."""
+    found = torch.cpu.get_capabilities()
+    return any(bool(found.get(name, False)) for name in ("amx_bf16", "avx512_bf16", "bf16"))
+
+
+def narrow(*operands: torch.Tensor) -> bool:
+    """Whether the torch reference multiplies these operands as they are: all bf16, on a processor with units for it.
+
+    Anything else is widened to fp32 first. Either way sums are fp32; a narrow product is rounded once, to bf16.
+    """
+    return all(x.dtype == torch.bfloat16 and x.device.type == "cpu" for x in operands) and bf16_units()
+
+
 def describe(device: torch.device) -> str:
-    """What runs for tensors on ``device`` with its version, for the record of a run: ``torch 2.13.0+cpu``."""
+    """What runs for tensors on ``device`` with its version, for the record of a run: ``torch 2.13.0+cpu``, and
+    ``, bf16 units`` where a CPU's results are rounded as :func:`narrow` says."""
     name = chosen(device).value
-    return f"{name} {torch.__version__ if name == 'torch' else version(name)}"
+    units = ", bf16 units" if name == "torch" and device.type == "cpu" and bf16_units() else ""
+    return f"{name} {torch.__version__ if name == 'torch' else version(name)}{units}"

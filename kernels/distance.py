@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from kernels.dispatch import Implementation, chosen
+from kernels.dispatch import Implementation, chosen, narrow
 from kernels.operand import Matrix, Scratch, floating, matrices, rows_of
 
 ROWS = 2048  # rows of all layers of a tile together: an expanded tile stays in the caches of the cores
@@ -39,11 +39,18 @@ def token_l1(x: Tensor, anchors: Sequence[Matrix], cover: int) -> Tensor:
 
         return token(x, anchors, cover, squared=False)
     out = _reached(x, anchors, cover)
+    slim = [(a, left, right) for a, (left, right) in enumerate(anchors) if right is not None and narrow(left, right)]
+    if slim:
+        from kernels.distance_bf16 import add_token_l1
 
-    def absolute(a: int, layers: slice, rows: slice, off: Tensor) -> None:
-        out[a, rows] += off.abs_().sum(2).sum(0)
+        add_token_l1(out, x, slim, cover)
+    done = {a for a, _, _ in slim}
+    rest = [a for a in range(len(anchors)) if a not in done]
 
-    _expand(x, anchors, cover, absolute)
+    def absolute(index: int, layers: slice, rows: slice, off: Tensor) -> None:
+        out[rest[index], rows] += off.abs_().sum(2).sum(0)
+
+    _expand(x, [anchors[a] for a in rest], cover, absolute)
     return out.div_(_entries(x))
 
 
@@ -197,6 +204,8 @@ def _expand(
     x: Tensor, anchors: Sequence[Matrix], cover: int, visit: Callable[[int, slice, slice, Tensor], None]
 ) -> None:
     """Call ``visit(anchor, layers, rows, x - anchor)`` tile by tile; the fp32 tile ``[l, t, C]`` is the visitor's."""
+    if not anchors:
+        return
     group, tile = _tiling(x, cover)
     flat = Scratch(x, group * tile * _width(x))
     scratch = Scratch(x, group * tile * _width(x))

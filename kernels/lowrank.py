@@ -10,11 +10,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from kernels.dispatch import Implementation, chosen
+from kernels.dispatch import Implementation, chosen, narrow
 from kernels.operand import Matrix, Paged, Scratch, floating, frequencies, matrices, pages, placed, shaped, typed
 from kernels.rope import angles, turn
 
-TILE = 2048  # rows of a tile: large enough for the matrix product, small enough that scratch stays near the cores
+TILE = 512  # rows of a tile: large enough for the matrix product, small enough that scratch stays near the cores
+ROWS = 2048  # rows of all layers of a tile together
 GROUP = 8  # layers of a tile at most, when spans are short
 
 
@@ -37,7 +38,7 @@ def correct(
 
     Args:
         keys, values: destinations ``[L, H, T, D]`` (views of a preallocated cache are fine), or paged caches.
-        base_k, base_v: de-rotated reference rows ``[L, H, T, D]``.
+        base_k, base_v: de-rotated reference rows ``[L, H, T, D]``, each of its own dtype.
         deltas_k, deltas_v: A anchors over layers ``first_layer..``, see ``kernels.operand.Matrix``. An anchor with
             fewer than ``cover`` rows contributes to its own rows only.
         weights_k, weights_v: fp32 ``[A, cover]``, cover <= T; rows from ``cover`` on get no correction.
@@ -82,45 +83,51 @@ def _side(
 ) -> None:
     """Keys (with cos and sin) or values.
 
-    Tiles of ``TILE`` rows, a few layers at once where rows are few, go through scratch buffers made once: weighted
-    left factors side by side along the rank, right factors below each other, their product. No delta exists whole.
+    Tiles of a few layers and rows go through scratch buffers made once: weighted left factors side by side along the
+    rank, right factors below each other, their product. No delta exists whole. Where factors are narrow
+    (:func:`kernels.dispatch.narrow`), so are the weighted ones and the product.
     """
     layers, heads, rows, dim = base.shape
     cover = weights.shape[1] if deltas else 0
     corrected = layers - first_layer if cover else 0
-    thin = [(w, left, right) for w, (left, right) in zip(weights, deltas, strict=True) if right is not None]
-    raw = [(w, left) for w, (left, right) in zip(weights, deltas, strict=True) if right is None]
+    thin = [(a, left, right) for a, (left, right) in enumerate(deltas) if right is not None]
+    raw = [(a, left) for a, (left, right) in enumerate(deltas) if right is None]
     rank = sum(right.shape[1] for _, _, right in thin)
+    slim = bool(thin) and not raw and narrow(*(x for _, *pair in thin for x in pair))
+    kind = torch.bfloat16 if slim else torch.float32
+    held = destination.pages if isinstance(destination, Paged) else destination
+    # Without a rotation to come, a base of the product's type joins its fp32 sum: one rounding, one pass less.
+    joined = angle is None and base.dtype == held.dtype == kind
     tile = min(TILE, max(rows, 1))
-    group = min(GROUP, max(1, TILE // tile), max(layers, 1))
-    scaled = Scratch(base, group * min(tile, cover) * rank)
-    stacked = Scratch(base, group * rank * heads * dim)
-    sums = Scratch(base, group * tile * heads * dim)
+    group = min(GROUP, max(1, ROWS // tile), max(layers, 1))
+    by_column = torch.tensor([a for a, _, right in thin for _ in range(right.shape[1])], dtype=torch.int64)
+    spread = weights.to(kind).T[:, by_column.to(base.device)].contiguous()  # [cover, rank]
+    scaled = Scratch(base, group * min(tile, cover) * rank, kind)
+    stacked = Scratch(base, group * rank * heads * dim, kind)
+    sums = Scratch(base, group * tile * heads * dim, kind)
+    wide = Scratch(base, group * tile * heads * dim)
     turned = Scratch(base, group * tile * heads * dim)
 
     def finish(span: slice, begin: int, end: int, delta: Tensor | None) -> None:
         """Add the base, rotate, and write one tile of the layers ``span``."""
         source = base[span, :, begin:end]
         dense = None if isinstance(destination, Paged) else destination[span, :, begin:end]
-        if angle is None and dense is not None:
-            if delta is None:
-                dense.copy_(source)
-            else:
-                torch.add(delta, source, out=dense)
-            return
-        shape = tuple(source.shape)
-        delta = sums.take(*shape).copy_(source) if delta is None else delta.add_(source)
+        if delta is None:
+            out = source
+        elif joined:
+            out = delta
+        else:
+            out = (delta if kind == torch.float32 else wide.take(*source.shape).copy_(delta)).add_(source)
         if angle is not None:
-            direct = dense is not None and dense.dtype == torch.float32
-            target = dense if dense is not None and direct else turned.take(*shape)
-            turn(target, delta, angle[0][begin:end], angle[1][begin:end])
-            if direct:
-                return
-            delta = target
+            if out.dtype != torch.float32:
+                out = wide.take(*source.shape).copy_(out)
+            target = dense if dense is not None and dense.dtype == torch.float32 else turned.take(*source.shape)
+            turn(target, out, angle[0][begin:end], angle[1][begin:end])
+            out = target
         if isinstance(destination, Paged):
-            destination.store(span, begin, delta)
-        elif dense is not None:
-            dense.copy_(delta)
+            destination.store(span, begin, out)
+        elif dense is not None and out is not dense:
+            dense.copy_(out)
 
     for below in range(0, layers - corrected, group):
         span = slice(below, min(below + group, layers - corrected))
@@ -133,24 +140,41 @@ def _side(
         torch.cat([right[low:high] for _, _, right in thin], 1, out=rights) if thin else None
         for begin in range(0, cover, tile):
             end = min(begin + tile, cover)
-            wide = scaled.take(high - low, end - begin, rank)
-            column = 0
-            for weight, left, right in thin:
-                live = max(0, min(left.shape[1], end) - begin)
-                part = wide[..., column : column + right.shape[1]]
-                column += right.shape[1]
-                torch.mul(left[low:high, begin : begin + live], weight[begin : begin + live, None], out=part[:, :live])
-                part[:, live:] = 0
+            factors = scaled.take(high - low, end - begin, rank)
+            _weight(factors, thin, spread, slice(low, high), begin, end)
             delta = sums.take(high - low, end - begin, heads * dim)
-            torch.bmm(wide, rights, out=delta)
-            for weight, left in raw:
+            shown = delta.view(high - low, end - begin, heads, dim).transpose(1, 2)
+            if joined:
+                shown.copy_(base[span, :, begin:end])
+                delta.baddbmm_(factors, rights)
+            else:
+                torch.bmm(factors, rights, out=delta)
+            for a, left in raw:
                 live = max(0, min(left.shape[1], end) - begin)
                 delta[:, :live].addcmul_(
-                    left[low:high, begin : begin + live].float(), weight[begin : begin + live, None]
+                    left[low:high, begin : begin + live].float(), weights[a, begin : begin + live, None]
                 )
-            finish(span, begin, end, delta.view(high - low, end - begin, heads, dim).transpose(1, 2))
+            finish(span, begin, end, shown)
         for begin in range(cover, rows, tile):
             finish(span, begin, min(begin + tile, rows), None)
+
+
+def _weight(
+    out: Tensor, thin: Sequence[tuple[int, Tensor, Tensor]], spread: Tensor, layers: slice, begin: int, end: int
+) -> None:
+    """Left factors of rows ``begin .. end - 1``, side by side in ``out [l, t, rank]``, times ``spread [cover, rank]``;
+    zero in rows that an anchor does not reach."""
+    column = 0
+    short: list[Tensor] = []
+    for _, left, right in thin:
+        live = max(0, min(left.shape[1], end) - begin)
+        part = out[..., column : column + right.shape[1]]
+        column += right.shape[1]
+        part[:, :live].copy_(left[layers, begin : begin + live])
+        short.append(part[:, live:])
+    out.mul_(spread[begin:end])
+    for part in short:
+        part.zero_()
 
 
 def _check(
@@ -170,7 +194,6 @@ def _check(
     layers, heads, rows, dim = base_k.shape
     floating("base_v", base_v, 4)
     shaped("base_v", base_v, base_k.shape)
-    typed("base_v", base_v, base_k.dtype)
     placed("base_v", base_v, device)
     for name, target in (("keys", keys), ("values", values)):
         if isinstance(target, Paged):

@@ -42,10 +42,11 @@ class Paged:
 
 
 class Scratch:
-    """A flat fp32 buffer that tiles of different shapes reuse; every ``take`` gives up what was there before."""
+    """A flat buffer, fp32 by default, that tiles of different shapes reuse; every ``take`` gives up what was there
+    before."""
 
-    def __init__(self, like: Tensor, size: int) -> None:
-        self._flat = torch.empty(size, dtype=torch.float32, device=like.device)
+    def __init__(self, like: Tensor, size: int, dtype: torch.dtype = torch.float32) -> None:
+        self._flat = torch.empty(size, dtype=dtype, device=like.device)
 
     def take(self, *shape: int) -> Tensor:
         """Contiguous, uninitialised."""

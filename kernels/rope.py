@@ -10,7 +10,10 @@ import torch
 from torch import Tensor
 
 from kernels.dispatch import Implementation, chosen
-from kernels.operand import Paged, floating, frequencies, pages, placed, shaped
+from kernels.operand import Paged, Scratch, floating, frequencies, pages, placed, shaped
+
+TILE = 512  # rows of a tile
+CELLS = 1 << 18  # entries of a tile, 1 MiB in fp32
 
 
 def rotate(x: Tensor, positions: Tensor, inv_freq: Tensor, scaling: float = 1.0) -> Tensor:
@@ -32,22 +35,8 @@ def rotate(x: Tensor, positions: Tensor, inv_freq: Tensor, scaling: float = 1.0)
         raise ValueError(f"x must be [..., T, D], got shape {tuple(x.shape)}")
     _check(x, positions, inv_freq, x.shape[-2])
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    if x.dim() <= 4 and chosen(x.device) is Implementation.TRITON:
-        from kernels.rope_triton import launch
-
-        lift = (1,) * (4 - x.dim())
-        launch(out.view(*lift, *x.shape), x[(None,) * (4 - x.dim())], positions, inv_freq, scaling)
-        return out
-    cos, sin = angles(positions, inv_freq, scaling)
-    pieces = zip(x, out, strict=True) if x.dim() == 4 else ((x, out),)
-    for source, target in pieces:
-        if x.dtype == torch.float32:
-            turn(target, source, cos, sin)
-        else:
-            wide = source.float()
-            turned = torch.empty_like(wide)
-            turn(turned, wide, cos, sin)
-            target.copy_(turned)
+    source = x[(None,) * (4 - x.dim())] if x.dim() < 4 else x.flatten(0, -4)
+    _place(out.view(source.shape), source, positions, inv_freq, scaling)
     return out
 
 
@@ -64,20 +53,38 @@ def place(destination: Tensor | Paged, x: Tensor, positions: Tensor, inv_freq: T
         floating("destination", destination, 4)
         shaped("destination", destination, x.shape)
         placed("destination", destination, x.device)
+    _place(destination, x, positions, inv_freq, scaling)
+
+
+def _place(destination: Tensor | Paged, x: Tensor, positions: Tensor, inv_freq: Tensor, scaling: float) -> None:
+    """Checked operands, ``x [L, H, T, D]``; tiles of some rows of some layers, small enough for the caches."""
     if chosen(x.device) is Implementation.TRITON:
         from kernels.rope_triton import launch
 
         launch(destination, x, positions, inv_freq, scaling)
         return
+    layers, heads, rows, dim = x.shape
     cos, sin = angles(positions, inv_freq, scaling)
-    for layer in range(x.shape[0]):
-        wide = x[layer].float()
-        turned = torch.empty_like(wide)
-        turn(turned, wide, cos, sin)
-        if isinstance(destination, Paged):
-            destination.store(slice(layer, layer + 1), 0, turned[None])
-        else:
-            destination[layer].copy_(turned)
+    tile = max(1, min(TILE, rows))
+    group = max(1, min(CELLS // max(1, heads * tile * dim), layers))
+    wide = Scratch(x, group * heads * tile * dim)
+    turned = Scratch(x, group * heads * tile * dim)
+    for low in range(0, layers, group):
+        span = slice(low, min(low + group, layers))
+        for begin in range(0, rows, tile):
+            end = min(begin + tile, rows)
+            source = x[span, :, begin:end]
+            if x.dtype != torch.float32:
+                source = wide.take(*source.shape).copy_(source)
+            if not isinstance(destination, Paged) and destination.dtype == torch.float32:
+                turn(destination[span, :, begin:end], source, cos[begin:end], sin[begin:end])
+                continue
+            target = turned.take(*source.shape)
+            turn(target, source, cos[begin:end], sin[begin:end])
+            if isinstance(destination, Paged):
+                destination.store(span, begin, target)
+            else:
+                destination[span, :, begin:end].copy_(target)
 
 
 def angles(positions: Tensor, inv_freq: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
@@ -87,14 +94,11 @@ def angles(positions: Tensor, inv_freq: Tensor, scaling: float) -> tuple[Tensor,
 
 
 def turn(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor) -> None:
-    """Rotate fp32 ``x [..., T, D]`` into another fp32 tensor with two reads and two writes of each half."""
+    """Rotate fp32 ``x [..., T, D]`` into another fp32 tensor: one pass over whole rows, one over each half."""
     half = cos.shape[-1]
-    a, b = x[..., :half], x[..., half : 2 * half]
-    low, high = out[..., :half], out[..., half : 2 * half]
-    torch.mul(a, cos, out=low)
-    low.addcmul_(b, sin, value=-1)
-    torch.mul(b, cos, out=high)
-    high.addcmul_(a, sin)
+    torch.mul(x[..., : 2 * half], cos.repeat(1, 2), out=out[..., : 2 * half])
+    out[..., :half].addcmul_(x[..., half : 2 * half], sin, value=-1)
+    out[..., half : 2 * half].addcmul_(x[..., :half], sin)
     if 2 * half < x.shape[-1]:
         out[..., 2 * half :] = x[..., 2 * half :]
 

@@ -85,8 +85,8 @@ class Frame:
             keys.copy_(self.rope.apply(mixed, at))
 
     def values(self, kv: KV) -> Tensor:
-        """Values ``[L, H, T, D]`` in the same precision as :meth:`keys`."""
-        return self._cast(kv.v)
+        """Values ``[L, H, T, D]`` as they are: no rotation has touched them, and kernels widen what they read."""
+        return kv.v
 
     def _at(self, kv: KV, where: int | None) -> Tensor:
         """Keys of ``kv`` with the first row at position ``where``, de-rotated if None."""

@@ -10,7 +10,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from kernels.attention import attend
+from kernels.attention import Positions, attend
 
 NAME = "kvcmas_rows"
 BLOCK = 256
@@ -24,12 +24,12 @@ def rows_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float | None = None,
-    q_pos: Tensor | None = None,
+    q_pos: Positions | None = None,
     **rest: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """``[1, Hq, R, D]`` queries over ``[1, H, N, D]`` keys; returns ``[1, R, Hq, D]``.
 
-    With ``q_pos`` ``[R]`` the mask is ``kv_pos <= q_pos``, and grouped heads read the cache without being expanded.
+    With ``q_pos`` the mask is ``kv_pos <= q_pos``, and grouped heads read the cache without being expanded.
     Without it this is transformers' own SDPA call, so that a dense prefill takes the very kernel of the stock model.
     """
     if q_pos is None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from harness.backends.hf_attention import mass
 from harness.backends.hf_cache import RowCache, as_slice
+from kernels.attention import Positions
 from methods.base import Probe, Shape
 
 
@@ -31,7 +32,7 @@ class Place:
         leading = self.where == slice(0, stop)
         single = len(rows) == 1 and int(rows[0]) == stop - 1
         # Where the kernel's own causal flag is exact it is also faster; anywhere else it would be wrong.
-        self.q_pos = None if leading or single else rows
+        self.q_pos = None if leading or single else Positions(rows)
 
     def through(self, layer: int, hidden: Tensor) -> Tensor:
         """One stock decoder layer on ``[1, R, hidden]``."""

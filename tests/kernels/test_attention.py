@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.attention import attend
+from kernels import attention
+from kernels.attention import Positions, attend
 from tests.kernels.operands import TOLERANCE, generator, relative
 
 
@@ -42,6 +43,29 @@ def test_a_row_never_sees_a_later_key() -> None:
         changed_k[:, at[row] + 1 :] = 1e4
         changed_v[:, at[row] + 1 :] = -1e4
         assert torch.equal(attend(q, changed_k, changed_v, at, 0.25)[:, row], before[:, row])
+
+
+@pytest.mark.parametrize("few", [0, 8])
+@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize("ordered", [True, False])
+def test_blocks_of_rows_meet_without_a_seam(
+    ordered: bool, groups: int, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "BLOCK", 8)
+    monkeypatch.setattr(attention, "FEW", few)
+    for rows in (7, 8, 29):
+        q, k, v, at = operands(rows, 60, 16, groups, torch.float32)
+        at = at.sort().values if ordered else at
+        assert relative(attend(q, k, v, at, 0.25), one_by_one(q, k, v, at, 0.25)) < TOLERANCE[torch.float32]
+
+
+def test_layers_of_any_dtype_share_the_masks() -> None:
+    q, k, v, at = operands(21, 60, 16, 2, torch.float32)
+    shared = Positions(at)
+    for dtype in (torch.float32, torch.bfloat16, torch.float32):
+        half = [x.to(dtype) for x in (q, k, v)]
+        assert torch.equal(attend(*half, shared, 0.25), attend(*half, at, 0.25))
+    assert shared.blocks(torch.float32) is shared.blocks(torch.float32)
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,8 @@ span = operands(point, torch.device("cpu"))
 span.anchors_k[:] = span.anchors_k * 10
 span.anchors_v[:] = span.anchors_v * 10
 object.__setattr__(span, "weights", torch.full((10, 4096), 0.1))
-torch.randn(2048, 320) @ torch.randn(320, 192)  # the matrix library allocates its own buffers once
+left, right = torch.randn(2048, 320), torch.randn(320, 192)  # the matrix library allocates its own buffers once
+left @ right, left.bfloat16() @ right.bfloat16()
 for work in works(point, span):
     if work.name in ("correct", "token_l1", "token_l2"):
         print(work.name, peak_extra(work.run, torch.device("cpu")) / (2 * span.keys.nbytes))

@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 
+from kernels import dispatch
 from kernels.dispatch import Implementation, chosen, describe, using
 
 CPU = torch.device("cpu")
@@ -31,10 +32,22 @@ def test_a_choice_ends_with_its_block_even_after_an_error() -> None:
     assert chosen(CPU) is Implementation.TORCH
 
 
-def test_the_record_names_implementation_and_version() -> None:
-    assert describe(CPU) == f"torch {torch.__version__}"
+@pytest.mark.parametrize(("units", "note"), [(True, ", bf16 units"), (False, "")])
+def test_the_record_names_implementation_and_version(units: bool, note: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "bf16_units", lambda: units)
+    assert describe(CPU) == f"torch {torch.__version__}{note}"
     with using("triton"):
         assert describe(CPU).startswith("triton 3.")
+
+
+def test_only_bf16_on_a_processor_with_units_stays_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    full, half = torch.zeros(2), torch.zeros(2, dtype=torch.bfloat16)
+    for units in (True, False):
+        monkeypatch.setattr(dispatch, "bf16_units", lambda units=units: units)
+        assert dispatch.narrow(half, half) is units
+        assert not dispatch.narrow(half, full)
+        assert not dispatch.narrow(half.half())
+        assert not dispatch.narrow(half.to("meta"))
 
 
 def test_an_unknown_implementation_is_refused() -> None:

@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernels import distance
-from tests.kernels.operands import expanded, flat, pool, relative, span
+from kernels import dispatch, distance, distance_bf16
+from tests.kernels.operands import TOLERANCE, expanded, flat, pool, relative, span
 
 Reaches = list[tuple[int, int | None]]
+NARROW = 2e-3  # one rounding of a difference and one of a partial sum, averaged over few layers and columns
 
 
 def differences(x: Tensor, anchors: list[Any], cover: int) -> Tensor:
@@ -25,7 +26,8 @@ def differences(x: Tensor, anchors: list[Any], cover: int) -> Tensor:
 
 def check(x: Tensor, anchors: list[Any], cover: int) -> None:
     off = differences(x, anchors, cover)
-    assert relative(distance.token_l1(x, anchors, cover), off.abs().mean((1, 3))) < 1e-5
+    narrow = any(right is not None and dispatch.narrow(left, right) for left, right in anchors)
+    assert relative(distance.token_l1(x, anchors, cover), off.abs().mean((1, 3))) < (NARROW if narrow else 1e-5)
     # The Gram form cancels: its error is that of the squared norms, not of the distance.
     assert relative(distance.token_l2(x, anchors, cover), off.square().mean((1, 3)).sqrt()) < 1e-4
     layers, heads, _, dim = x.shape
@@ -47,6 +49,44 @@ def check(x: Tensor, anchors: list[Any], cover: int) -> None:
 def test_equals_the_expanded_form(rows: int, dim: int, dtype: torch.dtype) -> None:
     x = span(3, 2, rows, dim, dtype)
     check(x, pool(3, [(rows + 2, 5), (rows // 2, 33), (rows, None), (rows // 3, None)], 2 * dim, dtype), rows)
+
+
+@pytest.fixture
+def units(monkeypatch: pytest.MonkeyPatch) -> None:
+    """bf16 factors are multiplied as they are, whatever this processor has."""
+    monkeypatch.setattr(dispatch, "bf16_units", lambda: True)
+
+
+@pytest.mark.usefixtures("units")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dim", [1, 3, 64])
+@pytest.mark.parametrize("cover", [0, 1, 29])
+def test_narrow_factors_and_raw_ones(cover: int, dim: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distance_bf16, "TILE", 8)
+    monkeypatch.setattr(distance_bf16, "CELLS", 2 * 8 * 2 * dim)
+    reaches: Reaches = [(30, 3), (9, 33), (29, None), (0, 2), (11, None)]
+    x, anchors = span(5, 2, 29, dim, dtype), pool(5, reaches, 2 * dim, torch.bfloat16)
+    off = differences(x, anchors, cover)
+    tolerance = NARROW if dim > 3 else TOLERANCE[torch.bfloat16]  # nothing averages over a few columns
+    assert relative(distance.token_l1(x, anchors, cover), off.abs().mean((1, 3))) < tolerance
+
+
+@pytest.mark.usefixtures("units")
+def test_narrow_factors_leave_the_weights_of_a_real_model_alone() -> None:
+    """SmolLM2's layers and width; distances as far apart as their spread among rows."""
+    x, anchors = span(30, 3, 64, 64), pool(30, [(64, 32)] * 6, 192, torch.bfloat16)
+    expected = torch.softmax(-differences(x, anchors, 64).abs().mean((1, 3)), 0)
+    found = distance.softmax_weights(distance.token_l1(x, anchors, 64), 1.0)
+    assert ((found - expected).abs() / expected).max() < 1e-3
+
+
+@pytest.mark.usefixtures("units")
+def test_narrow_factors_equal_to_the_span_are_at_distance_zero() -> None:
+    """Rank 4 in integers: bf16 holds rows and products without rounding."""
+    draw = torch.Generator().manual_seed(5)
+    left, right = (torch.randint(-3, 4, shape, generator=draw).float() for shape in ((2, 40, 4), (2, 4, 16)))
+    x = (left @ right).view(2, 40, 2, 8).transpose(1, 2)
+    assert distance.token_l1(x, [(left.bfloat16(), right.bfloat16())], 40).max() == 0
 
 
 @settings(deadline=None, max_examples=60)
