@@ -103,7 +103,7 @@ def _block(q: Tensor, k: Tensor, v: Tensor, block: Block, scale: float) -> Tenso
     heads, rows, dim = q.shape
     groups = heads // k.shape[0]
     k, v, mask = k[None, :, : block.stop], v[None, :, : block.stop], block.mask
-    if 1 < groups and rows <= FEW:  # the rows of a key head's query heads below each other read its keys once
+    if groups > 1 and rows <= FEW:  # the rows of a key head's query heads below each other read its keys once
         stacked = q.reshape(1, k.shape[1], groups * rows, dim)
-        return scaled_dot_product_attention(stacked, k, v, mask.repeat(groups, 1), scale=scale).view(q.shape)
+        return scaled_dot_product_attention(stacked, k, v, mask.repeat(groups, 1), scale=scale).reshape(q.shape)
     return scaled_dot_product_attention(q[None], k, v, mask, scale=scale, enable_gqa=groups > 1)[0]
