@@ -139,11 +139,12 @@ def _become(plan: dict[str, Any]) -> None:
 def _limit(kind: int | None, value: int) -> None:
     if kind is None:
         return
-    hard = resource.getrlimit(kind)[1]
-    if hard != resource.RLIM_INFINITY:
-        value = min(value, hard)
+    least = resource.getrlimit(kind)[1]
+    hard = value + 1 if kind == resource.RLIMIT_CPU else value  # the first limit says why, the second kills
+    if least != resource.RLIM_INFINITY:
+        value, hard = min(value, least), min(hard, least)
     with suppress(ValueError, OSError):  # macOS takes no limit of the address space
-        resource.setrlimit(kind, (value, value))
+        resource.setrlimit(kind, (value, hard))
 
 
 def _close_all() -> None:

@@ -25,8 +25,8 @@ TERMS = 6  # an agent may mark so many
 API = "https://en.wikipedia.org/w/api.php"
 TIMEOUT_S = 20.0
 
-_MARK = re.compile(r"@\s*(?:\"([^\"\n]+)\"|\[([^\]\n]+)\]|\{([^}\n]+)\}|\*+([^*\n]+)\*|([^\s@][^\n@]*))")
-_END = re.compile(r"[:;,.!?()\[\]*\"]| - |\s[-–—]\s|\s(?:is|are|was|were|and|or|which|that|refers|means)\s")
+_MARK = re.compile(r"(?<!\w)@(?:\"([^\"\n]+)\"|\[([^\]\n]+)\]|\{([^}\n]+)\}|\*+([^*\n]+)\*|([^\s@][^\n@]*))")
+_END = re.compile(r"[:;,.!?()\[\]*\"]| - |\s[-–—]\s|\s(?:is|are|was|were|and|or|which|that|refers|means)\b")
 _WORDS = 6
 
 Find = Callable[[str], str | None]

@@ -35,8 +35,8 @@ from methods.kvcomm import KVComm
 from tests.harness.trajectories import QUESTIONS, EchoTask, ids, run_all
 
 CONF = Path(__file__).parents[2] / "conf" / "task"
-FULL = Workflow("full", "full", max_new_tokens=6)
-LAYOUTS = [FULL, Workflow("full", "full", max_new_tokens=6, layout="contiguous")]
+FULL = Workflow("full", "full", max_new_tokens=3)
+LAYOUTS = [FULL, Workflow("full", "full", max_new_tokens=3, layout="contiguous")]
 TOOL = ToolUse("first", ("second", "final"), "Somebody looked it up", tokens=20)
 
 
@@ -107,27 +107,19 @@ def test_readers_see_the_result_beside_the_output(engine: HF, tokenizer: Any, wo
 
 @pytest.mark.parametrize(
     "method",
-    [
-        DenseMethod(),
-        FullReuse("rotated"),
-        KVCMAS(tau=2.0),
-        KVCMAS(gate="always", glue="rotate"),
-        KVComm(tau=2.0),
-        CacheBlend(),
-    ],
-    ids=["dense", "full_reuse", "kvcmas", "kvcmas-rotate", "kvcomm", "cacheblend"],
+    [FullReuse("rotated"), KVCMAS(gate="always"), KVCMAS(gate="always", glue="rotate"), KVComm(gate="always"), CacheBlend()],
+    ids=["full_reuse", "kvcmas", "kvcmas-rotate", "kvcomm", "cacheblend"],
 )
 def test_every_method_copes_with_results_of_any_length(engine: HF, tokenizer: Any, method: Method) -> None:
-    task = Consulting(QUESTIONS)
-    results = iter(["", "one two three " * 20, "four", "five six"])
+    task = Consulting(QUESTIONS[:3])
+    results = iter(["", "one two three " * 20, "five six"])
     task.use = lambda tool, output, item: next(results)  # type: ignore[method-assign]
     chat = ChatScript(task, task.items, FULL, tokenizer, frozenset())
     found = run_all(method, engine, chat)
-    assert [len(f.hops) for f in found] == [4] * 4
+    assert [len(f.hops) for f in found] == [4] * 3
     lengths = [f.hops[1].prompt_tokens for f in found]
-    assert lengths[1] > lengths[3] > lengths[0]
-    if not isinstance(method, DenseMethod):
-        assert any(hop.route is Route.reuse for f in found for hop in f.hops)
+    assert lengths[1] > lengths[2]
+    assert any(hop.route is Route.reuse for f in found for hop in f.hops)
 
 
 def test_the_same_request_again_is_exact_with_a_tool_too(engine: HF, tokenizer: Any) -> None:
@@ -196,7 +188,7 @@ def mmlu(**options: Any) -> Mmlu:
 def test_marked_terms() -> None:
     text = 'The @Black Death, @"Machu Picchu" and @[pH]; @{Venus}: a planet. @**Danube** rises. @Kenya is. @Fat @Mars'
     assert marked(text) == [["Black", "Death"], ["Machu", "Picchu"], ["pH"], ["Venus"], ["Danube"], ["Kenya"]]
-    assert marked("mail me at nobody, @ or @@ or @") == [["or"]] or marked("@ ") == []
+    assert marked("Nothing is marked here, @ and @@ aside.") == []
 
 
 def test_the_frozen_table_answers_and_says_what_it_lacks() -> None:
@@ -233,7 +225,7 @@ def test_the_live_encyclopedia_is_asked_only_when_told_and_never_fails_quietly(m
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             asked.append(self.path)
-            known = "Danube" in self.path
+            known = self.path.endswith("titles=Danube")
             page = {"extract": "A river.\nIt is long."} if known else {"missing": ""}
             self.send_response(200)
             self.end_headers()
