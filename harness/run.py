@@ -43,7 +43,8 @@ def run(cfg: DictConfig, folder: Path) -> int:
     parts = build(cfg)
     workload = load_workload(parts, cfg)
     facts = parts.model.facts()
-    draft = workload.write(parts.model.tokenizer(), frozenset())
+    reader = workload.see(parts.model, names.model, str(parts.task.name))
+    draft = workload.write(parts.model.tokenizer(), frozenset(), reader)
     cases = draft.cases()
     check_context(draft, cases, facts.context, str(parts.task.name))
     if profile is not None:
