@@ -131,7 +131,8 @@ class RunFolder:
         if self._rows and before is not None and before != sha256:
             raise UserError(
                 f"{self.path}: the inputs have changed since its {len(self._rows)} finished rows were written "
-                "(pictures or clips were added or replaced, or the tokenizer is another); remove the folder to run it again"
+                "(pictures or clips were added or replaced, or the tokenizer is another); remove the folder to run it "
+                "again"
             )
 
     def append(self, row: Row) -> None:

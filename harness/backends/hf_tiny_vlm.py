@@ -133,7 +133,7 @@ class TinyVLM:
                 else:
                     value = noise / parameter[0].numel() ** 0.5
                 last = part == "projector" and name.startswith("linear_2")
-                parameter.data = (value * (1.5 * scale) if last else value).to(dtype)
+                parameter.data = (value * scale if last else value).to(dtype)
         inner.image_newline.data = inner.image_newline.data.to(dtype)
 
 

@@ -176,7 +176,8 @@ def _read_hub(hub: Hub, split: str, revision: str | None, columns: tuple[str, ..
         if "gated" in _reason(error).lower() or "gated" in str(error).lower():
             raise UserError(
                 f"task.source=hub: {hub.path} is gated: accept its licence at "
-                f"https://huggingface.co/datasets/{hub.path} and run `hf auth login`, or use task.source=sample or a local file"
+                f"https://huggingface.co/datasets/{hub.path} and run `hf auth login`, or use task.source=sample or a "
+                "local file"
             ) from error
         raise UserError(
             f"task.source=hub: {hub.path} could not be loaded ({_reason(error)}); unset HF_HUB_OFFLINE and check the "
