@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from harness.errors import UserError
 from harness.media import Media
+from harness.tasks.base import content_hash
 from harness.tasks.table import Record
 
 Draw = Callable[[Mapping[str, Any]], bytes]
@@ -36,8 +37,10 @@ def attached(
     """
     scene = record.values.get("scene")
     if isinstance(scene, Mapping):
-        name = json.dumps(scene, sort_keys=True, ensure_ascii=True)
-        return (Media(kind, name, record.where, draw=partial(_drawn, draw, name), frames=frames),)
+        text = json.dumps(scene, sort_keys=True, ensure_ascii=True)
+        return (
+            Media(kind, f"scene {content_hash(text)}", record.where, draw=partial(_drawn, draw, text), frames=frames),
+        )
     for column in columns:
         value = record.values.get(column)
         values = value if isinstance(value, Sequence) and not isinstance(value, str | bytes) else [value]
