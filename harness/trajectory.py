@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -241,7 +242,8 @@ class Runner:
 
     def _shadow(self, hop: Hop, decoding: Decoding) -> Shadow:
         due = self.clock.now()
-        run = self.backend.run(hop.prompt, Dense(), decoding)
+        with self.backend.eye.aside() if self.backend.eye else nullcontext():
+            run = self.backend.run(hop.prompt, Dense(), decoding)
         return Shadow(run, run.first_token_at - due)
 
     def _compare(

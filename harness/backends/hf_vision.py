@@ -147,6 +147,16 @@ class Eye:
                 self.shown.pop(key, None)
                 self.features.pop(key, None)
 
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """What is looked at inside counts for nothing after it, so that a run beside the request makes no later hop of
+        it cheaper."""
+        known, encoded, seconds = dict(self.features), self.encoded, self.seconds
+        try:
+            yield
+        finally:
+            self.features, self.encoded, self.seconds = known, encoded, seconds
+
     def embed(self, ids: Tensor, words: nn.Module) -> Tensor:
         """``[R]`` ids -> ``[R, hidden]``: text from ``words``, media rows from their features.
 

@@ -212,6 +212,17 @@ def test_the_shadow_changes_nothing_and_takes_the_same_rows(engine: HF, loaded: 
                 assert max(hop.kv_error_k[1:]) > 1e-3
 
 
+def test_a_shadow_makes_no_later_hop_cheaper(engine: HF, loaded: LoadedModel, looks: list[int]) -> None:
+    """Kamera holds all that the second request needs, so only the shadows of its hops look."""
+    options = {"rank": 4096, "factor_dtype": "float32", "build_requests": 1, "online": False}
+    plain = play(Kamera(**options), engine, loaded, [[image(1)], [image(1)]])
+    looks.clear()
+    shadowed = play(Kamera(**options), engine, loaded, [[image(1)], [image(1)]], shadow=True)
+    assert [h.notes["media_encoded"] for h in shadowed[1].hops] == [0.0] * 4
+    assert len(looks) == 1 + 4  # once to learn, then in the shadow of every hop
+    assert [[h.output_ids for h in f.hops] for f in plain] == [[h.output_ids for h in f.hops] for f in shadowed]
+
+
 def test_the_exact_delta_equals_dense(engine: HF, loaded: LoadedModel) -> None:
     dense = play(DenseMethod(), engine, loaded, REQUESTS)
     exact = play(OracleDelta(rank=0), engine, loaded, REQUESTS, shadow=True)
