@@ -13,11 +13,13 @@ from harness.errors import UserError
 from harness.media import Media
 from harness.tasks.animation import draw
 from harness.tasks.attachment import attached
-from harness.tasks.base import Item, content_hash
+from harness.tasks.base import Dataset, Item, content_hash
 from harness.tasks.benchmark import Benchmark
 from harness.tasks.letter import LETTERS, chosen_letter
+from harness.tasks.lookup import EXTRACTS, FROZEN, LIVE, answer, live, read_extracts
 from harness.tasks.source import Hub
 from harness.tasks.table import Record
+from harness.tasks.tool import ToolUse
 
 CLASSES = ("short", "medium", "long")
 PER_CLASS = 150
@@ -37,6 +39,7 @@ class VideoMME(Benchmark):
         subset: of the hub's questions; ``paper``: every second clip of each class of duration, 150 at most, by class
             and then clip (1,350 questions, of which the published scores cover the 1,296 whose clips could be
             obtained); or ``all``.
+        lookup: where marked terms are looked up, as for MMLU (:class:`harness.tasks.mmlu.Mmlu`).
 
     Raises:
         UserError: if a field cannot be used.
@@ -45,9 +48,11 @@ class VideoMME(Benchmark):
     frames: int = 32
     videos: str | None = None
     subset: str = "paper"
+    lookup: str = FROZEN
 
     hub: ClassVar[Hub] = Hub("lmms-eval/Video-MME", "videomme", (("test", 2_700),))
     sample: ClassVar[str] = "videomme_sample.jsonl"
+    frozen: ClassVar[str] = EXTRACTS
     columns: ClassVar[tuple[str, ...]] = ("question", "options", "answer")
 
     def __post_init__(self) -> None:
@@ -60,6 +65,16 @@ class VideoMME(Benchmark):
     @property
     def extractor(self) -> str:
         return "letter"
+
+    def load(self) -> Dataset:
+        """As every benchmark. Raises UserError too if the lookup table cannot be used."""
+        if self.lookup != LIVE:
+            read_extracts(self.lookup)
+        return super().load()
+
+    def use(self, tool: ToolUse, output: str, item: Item) -> str:
+        """Extracts for the terms that an output marks with @."""
+        return answer(output, live if self.lookup == LIVE else read_extracts(self.lookup))
 
     def item(self, index: int, record: Record) -> Item:
         question, choices = record.text("question"), _choices(record)
