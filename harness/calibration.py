@@ -15,7 +15,6 @@ from rich.text import Text
 
 from harness.backends.hf import HF, Decoding
 from harness.backends.hf_rope import shape_of
-from harness.chat import ChatScript
 from harness.config import Choices
 from harness.errors import UserError
 from harness.fidelity import kl_divergence
@@ -25,7 +24,7 @@ from harness.provenance import DataFacts
 from harness.tasks.single_stream import SingleStream
 from harness.trajectory import Runner
 from harness.validate import Parts, build
-from harness.workload import Workload, check_context, load_stream
+from harness.workload import Workload, chat, check_context, load_stream
 from methods.base import Dense, Engine, Executed, Hop, Plan, Shape, Snapshot, StateBytes
 from methods.profile import Findings, Grain, Profiler, Trial
 
@@ -95,15 +94,16 @@ def profile(cfg: DictConfig, names: Choices, options: Options) -> Profile:
         raise UserError(f"method={names.method} learns nothing offline; choose a method that has the option profile")
     workload = calibration(parts, cfg.limit, int(cfg.seed), options.calibration is not None)
     facts = parts.model.facts()
-    draft = workload.write(parts.model.tokenizer(), frozenset())
-    cases = [case for case in draft.cases() if not case.warmup]
+    reader = workload.see(parts.model, names.model, names.task)
+    draft = workload.write(parts.model.tokenizer(), frozenset(), reader)
+    cases = [case for case in draft.cases() if not case.warmup and not case.missing]
     check_context(draft, cases, facts.context, names.task)
     loaded = parts.model.load()
     shape = shape_of(loaded.model)
-    parts.backend.attach(loaded.model, shape)
+    parts.backend.attach(loaded.model, shape, loaded.reader)
     grain, stops = Grain(options.step, options.within), frozenset(loaded.stop_ids)
     observer = Observer(parts.method.profiler(shape, grain), parts.backend)
-    runner = Runner(observer, parts.backend, workload.write(loaded.tokenizer, stops), stops)
+    runner = Runner(observer, parts.backend, workload.write(loaded.tokenizer, stops, loaded.reader), stops)
     console, begin = Console(stderr=True), time.perf_counter()
     for case in track(cases, f"profiling {names.method}", console=console, disable=not console.is_terminal):
         runner.run(case)
@@ -152,7 +152,7 @@ def calibration(parts: Parts, limit: int | None, seed: int, own_data: bool) -> W
         items = dataset.items[-count:]
     m = dataset.manifest
     data = DataFacts(source=m.source, split=m.split or None, revision=m.revision or None, rows=m.rows, sha256=m.sha256)
-    return Workload(data, False, lambda tokenizer, stops: ChatScript(task, items, workflow, tokenizer, stops))
+    return chat(data, task, items, workflow)
 
 
 def found(observer: Observer, names: Choices) -> Findings:

@@ -7,8 +7,9 @@ tokenised on their own and joined as ids, so each shared span has the same ids i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from harness import media
 from harness.errors import UserError
 from harness.script import Case, ToolResult, Verdict, judge
 from harness.tasks.agent import Agent
@@ -16,6 +17,9 @@ from harness.tasks.base import Item, Task, Tooled
 from harness.tasks.tool import ToolUse
 from harness.workflow import QUESTION, Step, Workflow
 from methods.segment import Private, Prompt, Segment, Shared, Span
+
+if TYPE_CHECKING:
+    from harness.backends.hf_vision import MediaReader
 
 MARK = "\ue000"  # private use area: stands where the shared spans go while the template is rendered
 
@@ -26,11 +30,19 @@ class ChatScript:
     Args:
         tokenizer: a transformers tokenizer with a chat template.
         stop_ids: ids that end a turn; they are cut off before an answer is read.
+        reader: how the model reads pictures and clips; None if no item has any.
     """
 
     def __init__(
-        self, task: Task, items: Sequence[Item], workflow: Workflow, tokenizer: Any, stop_ids: frozenset[int]
+        self,
+        task: Task,
+        items: Sequence[Item],
+        workflow: Workflow,
+        tokenizer: Any,
+        stop_ids: frozenset[int],
+        reader: MediaReader | None = None,
     ) -> None:
+        self.reader = reader
         self.task, self.items, self.workflow, self.tokenizer, self.stop_ids = task, items, workflow, tokenizer, stop_ids
         self.agents: tuple[Agent, ...] = (*task.agents, task.final)
         self.names = [a.name for a in self.agents]
@@ -65,12 +77,24 @@ class ChatScript:
 
     def cases(self) -> list[Case]:
         return [
-            Case(item.id, self._question(self.task.question(item)), item.target, item.fields.get("subject"))
+            Case(
+                item.id,
+                self._question(item),
+                item.target,
+                item.fields.get("subject"),
+                media=item.media,
+                missing=next((f"the {m.kind} {m.name} is not there" for m in item.media if m.missing), ""),
+            )
             for item in self.items
         ]
 
-    def _question(self, text: str) -> Span:
-        return Span(QUESTION, self._encode(text), "user", self._encode("{question}"))
+    def _question(self, item: Item) -> Span:
+        text = self.task.question(item)
+        pieces = text.split(media.MARK) if item.media else [text]
+        ids = self._encode(pieces[0])
+        for medium, piece in zip(item.media, pieces[1:], strict=True):
+            ids += (self.reader.ids(medium) if self.reader and not medium.missing else ()) + self._encode(piece)
+        return Span(QUESTION, ids, "user", self._encode("{question}"))
 
     def prompt(self, step: Step, spans: Mapping[str, Span]) -> Prompt:
         head, tail = self._halves[step.agent]

@@ -73,9 +73,9 @@ class Execution:
         self.turns = in_order(cases, cfg.repeats, cfg.seed)
         self.loaded: LoadedModel = parts.model.load()
         self.shape: Shape = shape_of(self.loaded.model)
-        parts.backend.attach(self.loaded.model, self.shape)
+        parts.backend.attach(self.loaded.model, self.shape, self.loaded.reader)
         self.pristine: Method = parts.method
-        self.script = workload.write(self.loaded.tokenizer, frozenset(self.loaded.stop_ids))
+        self.script = workload.write(self.loaded.tokenizer, frozenset(self.loaded.stop_ids), self.loaded.reader)
         self.command = ""
 
     @property
@@ -155,6 +155,8 @@ class Execution:
     def _sample(self, method: Method, turn: Turn, hopeless: bool) -> tuple[Method, Row]:
         """One row, whatever happens; a method that failed half way goes back to where it was before the sample."""
         case, before = turn.case, method.snapshot()
+        if case.missing:
+            return method, self._failed(turn, Status.missing, case.missing)
         if hopeless:
             message = f"not run: {OOM_LIMIT} samples in a row ran out of memory"
             return method, self._failed(turn, Status.oom, message)
@@ -190,6 +192,7 @@ class Execution:
             e2e_s=done.seconds,
             peak_bytes=self._peak_bytes(),
             state_bytes=StateSize.of(size.base, size.correction),
+            media=done.media,
             hops=done.hops,
         )
 

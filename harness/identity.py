@@ -23,7 +23,7 @@ from harness.signature import locate
 
 _DIGITS = 10
 _ELSEWHERE = frozenset({"hydra", "tracking", "results_dir", "points"})
-_FOLDERS = frozenset({"cache_dir"})
+_FOLDERS = frozenset({"cache_dir", "videos"})
 _INPUTS = frozenset({"source", "path", "profile", "lookup"})
 
 _WHOLE = 16 << 20  # files up to this many bytes are read whole inside a folder

@@ -170,6 +170,22 @@ class ProgramRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     level: str
 
 
+class MediaRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A picture or clip that the question showed.
+
+    Attributes:
+        kind: ``image`` or ``video``; name: what the data calls it; sha256: of its content.
+        rows: rows of the prompt that it takes.
+        frames: of a clip, the indices of the frames shown, in order.
+    """
+
+    kind: str
+    name: str
+    sha256: str
+    rows: int
+    frames: list[int] = []
+
+
 class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One sample.
 
@@ -185,6 +201,7 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
         e2e_s: from the start of the first hop to the end of the last.
         peak_bytes: largest memory in use while the sample ran.
         state_bytes: what the method keeps after the sample.
+        media: what the question showed.
     """
 
     sample_id: str
@@ -200,6 +217,7 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     e2e_s: float = 0.0
     peak_bytes: int | None = None
     state_bytes: StateSize | None = None
+    media: list[MediaRecord] = []
     hops: list[HopRecord] = []
 
     def __post_init__(self) -> None:

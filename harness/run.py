@@ -43,7 +43,8 @@ def run(cfg: DictConfig, folder: Path) -> int:
     parts = build(cfg)
     workload = load_workload(parts, cfg)
     facts = parts.model.facts()
-    draft = workload.write(parts.model.tokenizer(), frozenset())
+    reader = workload.see(parts.model, names.model, str(parts.task.name))
+    draft = workload.write(parts.model.tokenizer(), frozenset(), reader)
     cases = draft.cases()
     check_context(draft, cases, facts.context, str(parts.task.name))
     if profile is not None:
@@ -54,9 +55,10 @@ def run(cfg: DictConfig, folder: Path) -> int:
         done, mirrored = store.complete, (folder / "wandb").exists()
         with Tracker.open(cfg.tracking, folder, cfg, names) as tracker:
             if not done:
-                requests = duplicated(cases, cfg.duplicates, cfg.seed)
+                requests, prompts = duplicated(cases, cfg.duplicates, cfg.seed), prompts_sha256(draft, cases)
+                store.check_prompts(prompts)
                 execution = Execution(cfg, parts, workload, names, store, requests)
-                execution.execute(prompts_sha256(draft, cases))
+                execution.execute(prompts)
                 store.finish(summarise(store.rows, execution.heading))
             summary = read_summary(folder)
             if summary is not None and not (done and mirrored):  # a kill may have come between the two

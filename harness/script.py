@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from harness.media import Media
 from harness.sandbox.base import Execution
 from harness.tasks.base import Executed, Item, Task
 from harness.workflow import Step
@@ -19,6 +20,8 @@ class Case:
     Attributes:
         warmup: all hops run dense, to fill pools; left out of every metric.
         repeat_of: the sample that this one repeats, if it does.
+        media: pictures and clips whose rows the question holds.
+        missing: what of its input could not be obtained, in one sentence; such a request is not run.
     """
 
     sample_id: str
@@ -27,6 +30,8 @@ class Case:
     subject: str | None = None
     warmup: bool = False
     repeat_of: str | None = None
+    media: tuple[Media, ...] = ()
+    missing: str = ""
 
 
 @dataclass(frozen=True)

@@ -121,6 +121,20 @@ class RunFolder:
         _write_json(self.path / PROVENANCE, self._provenance)
         self._begun = True
 
+    def check_prompts(self, sha256: str) -> None:
+        """Rows of one run are made from the same prompts.
+
+        Raises:
+            UserError: the finished rows were made from others, by files that have changed since.
+        """
+        before = self._provenance.sessions[-1].prompt_sha256 if self._provenance.sessions else None
+        if self._rows and before is not None and before != sha256:
+            raise UserError(
+                f"{self.path}: the inputs have changed since its {len(self._rows)} finished rows were written "
+                "(pictures or clips were added or replaced, or the tokenizer is another); remove the folder to run it "
+                "again"
+            )
+
     def append(self, row: Row) -> None:
         """Add a finished row; it is on the disk when this returns.
 

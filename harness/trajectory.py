@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -10,7 +11,7 @@ import msgspec
 from harness.backends.hf import HF, Decoding, Run
 from harness.clock import Clock, Stopwatch
 from harness.fidelity import Fidelity, compare
-from harness.records import HopRecord, Phases, Route, StateSize
+from harness.records import HopRecord, MediaRecord, Phases, Route, StateSize
 from harness.script import Case, Script, Verdict
 from harness.workflow import QUESTION, Output, Step
 from methods.base import KV, Dense, Hop, Method, Reuse, Source
@@ -19,13 +20,14 @@ from methods.segment import Prompt, Span
 
 @dataclass(frozen=True)
 class Finished:
-    """A request that ran to its end: its hops, the final ids and what they are worth; ``seconds`` is the time of the
-    hops, without shadow runs, tools and scoring."""
+    """A request that ran to its end: its hops, the final ids, what they are worth and what was shown; ``seconds`` is
+    the time of the hops, without shadow runs, tools and scoring."""
 
     hops: list[HopRecord]
     final_ids: tuple[int, ...]
     verdict: Verdict
     seconds: float
+    media: list[MediaRecord] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,10 @@ class Runner:
 
         When a hop raises, the method is left in the middle of the request: go back to a snapshot from before it.
         """
+        with self.backend.showing(case.media) as media:  # pixels are the input: they are ready when the clock starts
+            return replace(self._run(case), media=media)
+
+    def _run(self, case: Case) -> Finished:
         begin, aside_s = self.clock.now(), 0.0
         spans: dict[str, Span] = {QUESTION: case.question}
         held, hops, final = _Held(self.script), list[HopRecord](), tuple[int, ...]()
@@ -158,7 +164,7 @@ class Runner:
         )
         watch = Stopwatch(self.clock)
         due = self.clock.now()  # a hop is due when its last source has ended, which is now: hops run in order
-        encoder = _Encoder(self.backend, watch)
+        encoder, before = _Encoder(self.backend, watch), self._seen()
         with watch.phase("match"):
             plan = self.method.plan(hop, encoder)
         if case.warmup:
@@ -169,6 +175,7 @@ class Runner:
             decoding = replace(decoding, forced=shadow.run.output_ids)
         due += (aside := self.clock.now() - paused)
         run = self.backend.run(prompt, plan, decoding, self.method.captures)
+        seen = {n: v - before[n] for n, v in self._seen().items()} if case.media else {}
         with watch.phase("learn"):
             self.method.observe(hop, run)
             self._hand_on(step, hop, run, spans, held)
@@ -202,7 +209,7 @@ class Runner:
                 decode_s=run.seconds.get("decode"),
             ),
             state_bytes=StateSize.of(state.base, state.correction),
-            notes={**self.method.notes(), **encoder.notes()},
+            notes={**self.method.notes(), **encoder.notes(), **seen},
         )
         if fidelity is not None:
             record = msgspec.structs.replace(
@@ -217,6 +224,11 @@ class Runner:
         held.drop_used(step)
         return record, run, spent
 
+    def _seen(self) -> dict[str, float]:
+        """Pictures and clips that went through the vision tower so far, and the seconds it took."""
+        eye = self.backend.eye
+        return {} if eye is None else {"media_encoded": float(eye.encoded), "vision_s": eye.seconds}
+
     def _hand_on(self, step: Step, hop: Hop, run: Run, spans: dict[str, Span], held: _Held) -> None:
         """Keep what later hops read: the question's rows as held here, and the output as a new span."""
         for placed in hop.prompt.shared():
@@ -230,7 +242,8 @@ class Runner:
 
     def _shadow(self, hop: Hop, decoding: Decoding) -> Shadow:
         due = self.clock.now()
-        run = self.backend.run(hop.prompt, Dense(), decoding)
+        with self.backend.eye.aside() if self.backend.eye else nullcontext():
+            run = self.backend.run(hop.prompt, Dense(), decoding)
         return Shadow(run, run.first_token_at - due)
 
     def _compare(

@@ -20,14 +20,14 @@ from harness.backends.hf_rope import shape_of
 from harness.errors import UserError
 from harness.invariants.base import Invariant
 from harness.invariants.catalogue import INVARIANTS
-from harness.invariants.script import PrefixScript, ShortScript
+from harness.invariants.script import REQUESTS, PrefixScript, ShortScript
 from harness.invariants.subject import Bench, Inapplicable, Subject
 from harness.profiled import fill
 from harness.tasks.single_stream import SingleStream
 from harness.validate import Parts, build
 from harness.verified import Outcome, Verdict, Verified, code
 from harness.verified_table import show
-from harness.workload import check_context
+from harness.workload import check_context, load_benchmark
 
 if TYPE_CHECKING:
     from harness.verify import Chosen
@@ -41,12 +41,20 @@ def verify(chosen: Sequence[Chosen]) -> bool:
     """
     ready = [(one, prepared(one)) for one in chosen]
     first = ready[0][1]
+    requests = load_benchmark(first.task, first.workflow, REQUESTS)
+    requests.see(first.model, chosen[0].names.model, str(first.task.name))
     loaded = first.model.load()
     bench = opened(first, loaded)
     check_context(bench.short, bench.short.cases(), loaded.facts.context, str(first.task.name))
+    with bench.engine.showing([medium for medium in requests.media if not medium.missing]):
+        return judged(ready, bench, loaded)
+
+
+def judged(ready: Sequence[tuple[Chosen, Parts]], bench: Bench, loaded: LoadedModel) -> bool:
+    """Judge every method on the bench, store and show; whether everything that applies has passed."""
     console, done = Console(stderr=True), list[Verified]()
     for one, parts in track(
-        ready, f"verifying on {chosen[0].names.model}", console=console, disable=not console.is_terminal
+        ready, f"verifying on {ready[0][0].names.model}", console=console, disable=not console.is_terminal
     ):
         begin = time.perf_counter()
         subject = Subject(bench, parts.method)
@@ -90,11 +98,9 @@ def opened(parts: Parts, loaded: LoadedModel) -> Bench:
     """The bench on a loaded model; unset cache rows are NaN."""
     engine: HF = parts.backend
     engine.poison = True
-    engine.attach(loaded.model, shape_of(loaded.model))
-    stops = frozenset(loaded.stop_ids)
-    return Bench(
-        engine, ShortScript(parts.task, loaded.tokenizer, stops), PrefixScript(parts.task, loaded.tokenizer, stops)
-    )
+    engine.attach(loaded.model, shape_of(loaded.model), loaded.reader)
+    model = (loaded.tokenizer, frozenset(loaded.stop_ids), loaded.reader)
+    return Bench(engine, ShortScript(parts.task, *model), PrefixScript(parts.task, *model))
 
 
 def judge(invariant: Invariant, subject: Subject) -> Outcome:

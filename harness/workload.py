@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from harness import decode
 from harness.chat import ChatScript
 from harness.errors import UserError
+from harness.media import Media
 from harness.provenance import DataFacts
 from harness.script import Case, Script
-from harness.tasks.base import Task
+from harness.tasks.base import Item, Task
 from harness.tasks.single_stream import SingleStream, StreamScript
 from harness.workflow import QUESTION, Step, Workflow
 from methods.segment import Span
+
+if TYPE_CHECKING:
+    from harness.backends.hf_vision import MediaReader
 
 
 @dataclass(frozen=True)
@@ -24,12 +30,40 @@ class Workload:
     Attributes:
         data: the data's facts; None for text made on the spot.
         shadow: the task measures against dense whatever the option says.
-        write: makes the script for a tokenizer and the ids that end a turn.
+        write: makes the script for a tokenizer, the ids that end a turn and the reader of media.
+        media: all pictures and clips of the items.
     """
 
     data: DataFacts | None
     shadow: bool
-    write: Callable[[Any, frozenset[int]], Script]
+    write: Callable[[Any, frozenset[int], MediaReader | None], Script]
+    media: tuple[Media, ...] = ()
+
+    def see(self, model: Any, called: str, task: str) -> MediaReader | None:
+        """Check the media, and how the model source ``model`` reads them; None if it reads text only and has none.
+
+        Raises:
+            UserError: there are media and the model reads text only, or one that is there cannot be decoded.
+        """
+        reader: MediaReader | None = model.reader()
+        if not self.media:
+            return reader
+        if reader is None:
+            raise UserError(
+                f"task={task} shows pictures or clips, model={called} reads text only; choose model=llava_ov_7b, or "
+                "model=tiny_vlm, which needs no GPU and no network"
+            )
+        missing = [medium for medium in self.media if medium.missing]
+        for medium in {(m.path, m.name): m for m in self.media if not m.missing}.values():
+            decode.check(medium)
+        if missing:
+            first = missing[0]
+            print(
+                f"warning: {len(missing)} of {len(self.media)} pictures and clips are not there, the first is "
+                f"{first.path or first.name} ({first.where}); their samples become rows with status missing",
+                file=sys.stderr,
+            )
+        return reader
 
 
 def load_benchmark(task: Task, workflow: Workflow, limit: int | None) -> Workload:
@@ -43,7 +77,13 @@ def load_benchmark(task: Task, workflow: Workflow, limit: int | None) -> Workloa
         rows=manifest.rows,
         sha256=manifest.sha256,
     )
-    return Workload(facts, False, lambda tokenizer, stops: ChatScript(task, items, workflow, tokenizer, stops))
+    return chat(facts, task, items, workflow)
+
+
+def chat(facts: DataFacts, task: Task, items: Sequence[Item], workflow: Workflow) -> Workload:
+    """The workload of a task's items over a workflow."""
+    media = tuple(medium for item in items for medium in item.media)
+    return Workload(facts, False, lambda *model: ChatScript(task, items, workflow, *model), media)
 
 
 def load_stream(task: SingleStream, workflow: Workflow, limit: int | None, seed: int) -> Workload:
@@ -53,7 +93,7 @@ def load_stream(task: SingleStream, workflow: Workflow, limit: int | None, seed:
             f"workflow={workflow.name}: task={task.name} brings its own workflow; leave workflow alone and set "
             "task.graph, task.layout and task.output_tokens"
         )
-    return Workload(None, True, lambda tokenizer, _: StreamScript(task, tokenizer, seed, limit))
+    return Workload(None, True, lambda tokenizer, *_: StreamScript(task, tokenizer, seed, limit))
 
 
 def check_context(script: Script, cases: Sequence[Case], context: int, task: str) -> None:

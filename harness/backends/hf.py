@@ -10,7 +10,8 @@ It does not batch sequences and does not sample: one request at a time, greedy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -21,7 +22,10 @@ from torch import Tensor
 from harness.backends.hf_attention import install
 from harness.backends.hf_cache import RowCache
 from harness.backends.hf_place import Place
+from harness.backends.hf_vision import Eye, MediaReader
 from harness.clock import Clock, Stopwatch
+from harness.media import Media
+from harness.records import MediaRecord
 from kernels.dispatch import Implementation
 from methods.base import KV, Dense, FreshRows, Plan, Reuse, RowView, Shape
 from methods.segment import Prompt
@@ -107,6 +111,7 @@ class HF:
     kernels: str = "auto"
     poison: bool = False
     model: Any = field(default=None, init=False, repr=False, compare=False)
+    eye: Eye | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.chunk < 1 or self.block < 1:
@@ -114,15 +119,33 @@ class HF:
         if self.kernels not in tuple(Implementation):
             raise ValueError(f"kernels must be one of {', '.join(Implementation)}, got {self.kernels!r}")
 
-    def attach(self, model: Any, shape: Shape) -> HF:
-        """Take a loaded causal language model; returns self. The model is put into eval mode."""
+    def attach(self, model: Any, shape: Shape, reader: MediaReader | None = None) -> HF:
+        """Take a loaded causal language model, with the reader of its media if it sees; returns self. The model is put
+        into eval mode."""
         self.model = model.eval()
         self.shape = shape
         self.clock = Clock(shape.device)
         install(model)
         inner = model.model
         self.decoder = getattr(inner, "language_model", inner)
+        self.eye = None if reader is None else Eye(self.model, reader, self.clock)
         return self
+
+    @contextmanager
+    def showing(self, media: Sequence[Media]) -> Iterator[list[MediaRecord]]:
+        """Inside, prompts may hold rows of ``media``, which are decoded here and seen when a row is first needed.
+
+        Raises:
+            ValueError: the model reads text only.
+            UserError: a medium cannot be decoded.
+        """
+        if self.eye is None:
+            if media:
+                raise ValueError("the model reads text only, it cannot be shown pictures or clips")
+            yield []
+        else:
+            with self.eye.showing(media) as records:
+                yield records
 
     @torch.no_grad()
     def encode(self, ids: Sequence[int]) -> KV:
@@ -163,6 +186,12 @@ class HF:
         ids_out, own = tuple(output), tuple(choices)
         return Run(count, ids_out, own, tuple(fresh), exact, logits, cache, hiddens, watch, first_token_at, replay)
 
+    def _embed(self, ids: Tensor) -> Tensor:
+        """``[R]`` ids -> ``[1, R, hidden]``, what their rows enter layer 0 with."""
+        words = self.decoder.embed_tokens
+        rows: Tensor = words(ids) if self.eye is None else self.eye.embed(ids, words)
+        return rows[None]
+
     def _ids(self, ids: Sequence[int]) -> Tensor:
         return torch.tensor(ids, dtype=torch.long, device=self.shape.device)
 
@@ -196,7 +225,7 @@ class HF:
         """Sorted ``rows`` through all layers, in blocks: a block sees what earlier blocks wrote."""
         for begin in range(0, len(rows), size):
             block = rows[begin : begin + size]
-            hidden = self.decoder.embed_tokens(ids[block])[None]
+            hidden = self._embed(ids[block])
             place = Place(self.decoder, self.shape, cache, block, int(block[-1]) + 1, hidden)
             for layer in range(self.shape.layers):
                 if layer in hiddens:
@@ -214,7 +243,7 @@ class HF:
             last = self._prefill_fresh(cache, ids, view.fresh, self.block, hiddens)
             return last, [len(view.fresh)] * self.shape.layers
         rows = _union(schedule.first_rows(view), view.fresh)
-        hidden = self.decoder.embed_tokens(ids[rows])[None]
+        hidden = self._embed(ids[rows])
         place = Place(self.decoder, self.shape, cache, rows, view.total, hidden)
         counts: list[int] = []
         for layer in range(self.shape.layers):
@@ -271,7 +300,7 @@ class HF:
         if start == stop or not layers:
             return received
         rows, own = torch.arange(start, stop, device=self.shape.device), cache.kv(start, stop)
-        hidden = self.decoder.embed_tokens(ids[start:stop])[None]
+        hidden = self._embed(ids[start:stop])
         place = Place(self.decoder, self.shape, cache, rows, stop, hidden)
         for layer in range(max(layers) + 1):
             if layer in layers:

@@ -17,6 +17,8 @@ from harness.errors import UserError
 if TYPE_CHECKING:
     import torch
 
+    from harness.backends.hf_vision import MediaReader
+
 DTYPES: Mapping[str, str] = {
     "float32": "float32",
     "fp32": "float32",
@@ -63,6 +65,7 @@ class LoadedModel:
         facts: what :class:`ModelFacts` says.
         dtype, device: as resolved from the options.
         stop_ids: sorted token ids that end a turn; a greedy decode stops after the first of them.
+        reader: how it reads pictures and clips; None for a model that reads text only.
     """
 
     model: Any
@@ -71,6 +74,7 @@ class LoadedModel:
     dtype: torch.dtype
     device: torch.device
     stop_ids: tuple[int, ...]
+    reader: MediaReader | None = None
 
 
 class ModelSource(Protocol):
@@ -87,6 +91,9 @@ class ModelSource(Protocol):
 
     def tokenizer(self) -> Any:
         """The tokenizer alone, for prompts that are built and measured before the model loads."""
+
+    def reader(self) -> MediaReader | None:
+        """How the model reads pictures and clips, for the same purpose; None if it reads text only."""
 
     def load(self) -> LoadedModel: ...
 

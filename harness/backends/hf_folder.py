@@ -6,14 +6,20 @@ import copy
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.backends.hf_facts import LoadedModel, ModelFacts, choose_device, choose_dtype, quiet, stop_ids
+from harness.backends.hf_tiny import CHATML
 from harness.errors import UserError
+
+if TYPE_CHECKING:
+    from harness.backends.hf_vision import MediaReader
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 SAMPLE = 1 << 20
+VISION = "llava_onevision"
+"""The one architecture with pictures and clips that is supported: a stock decoder with one position per token."""
 
 
 def weight_files(folder: Path, option: str) -> list[Path]:
@@ -96,7 +102,8 @@ def check_config(config: Any, option: str) -> None:
         raise UserError(f"{what} has no rotary positions, so cached keys cannot be moved; choose a Llama-like model.")
     if "mrope_section" in rope or rope.get("rope_type") == "mrope":
         raise UserError(
-            f"{what} rotates by time, height and width (M-RoPE); choose a model with one position per token."
+            f"{what} rotates by time, height and width (M-RoPE); choose a model with one position per token, "
+            "for pictures and clips LLaVA-OneVision (model=llava_ov_7b)."
         )
     if any(isinstance(value, dict) for value in rope.values()):
         raise UserError(f"{what} uses another rotary in some layers; choose a model with one rotary for all layers.")
@@ -114,20 +121,30 @@ def check_config(config: Any, option: str) -> None:
     _try_miniature(config, what)
 
 
+def folder_reader(folder: Path, option: str) -> MediaReader | None:
+    """How the folder's model reads pictures and clips; None for a model that reads text only."""
+    from harness.backends.hf_vision import MediaReader
+
+    config = read_config(folder, option)
+    return MediaReader.of_folder(folder, config, option) if config.model_type == VISION else None
+
+
 def load_folder(folder: Path, facts: ModelFacts, dtype: str, device: str, option: str) -> LoadedModel:
     """Read the weights of a checked folder."""
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, LlavaOnevisionForConditionalGeneration
 
+    reader = folder_reader(folder, option)
+    kind_of_model = AutoModelForCausalLM if reader is None else LlavaOnevisionForConditionalGeneration
     where = choose_device(device)
     kind = choose_dtype(dtype, where)
     tokenizer = load_tokenizer(folder, option)
     try:
         with quiet():
-            model = AutoModelForCausalLM.from_pretrained(str(folder), dtype=kind, local_files_only=True)
+            model = kind_of_model.from_pretrained(str(folder), dtype=kind, local_files_only=True)
     except (OSError, ValueError, RuntimeError, ImportError) as error:
         raise UserError(f"{option} has weights that transformers cannot load: {one_line(error)}") from error
     model = model.eval().requires_grad_(False).to(where)
-    return LoadedModel(model, tokenizer, facts, kind, where, stop_ids(model, tokenizer))
+    return LoadedModel(model, tokenizer, facts, kind, where, stop_ids(model, tokenizer), reader)
 
 
 def load_tokenizer(folder: Path, option: str) -> Any:
@@ -139,9 +156,23 @@ def load_tokenizer(folder: Path, option: str) -> Any:
             tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise UserError(f"{option} has a tokenizer that transformers cannot load: {one_line(error)}") from error
+    if not _renders(tokenizer) and read_config(folder, option).model_type == VISION:
+        tokenizer.chat_template = CHATML  # what it was trained on; its processor's template takes other messages
     if not tokenizer.chat_template:
         raise UserError(f"{option} has no chat template; choose an instruction-tuned model.")
     return tokenizer
+
+
+def _renders(tokenizer: Any) -> bool:
+    """Whether its chat template, if it has one, renders messages of plain text."""
+    from jinja2 import TemplateError
+
+    if not tokenizer.chat_template:
+        return False
+    try:
+        return "words" in tokenizer.apply_chat_template([{"role": "user", "content": "words"}], tokenize=False)
+    except (TemplateError, TypeError):
+        return False
 
 
 def fingerprint(folder: Path, files: list[Path]) -> str:
@@ -197,7 +228,8 @@ def _try_miniature(config: Any, what: str) -> None:
 
     from harness.backends.hf_rope import head_dim, read_rope
 
-    small = copy.deepcopy(config)
+    # A vision tower caches no keys, so of a model with one only the language model is tried.
+    small = copy.deepcopy(config.get_text_config() if config.model_type == VISION else config)
     text = small.get_text_config()
     text.head_dim = text.hidden_size = head_dim(text)
     text.num_attention_heads = text.num_key_value_heads = 1

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.backends.hf_facts import LoadedModel, ModelFacts, choose_device, choose_dtype
-from harness.backends.hf_folder import fingerprint, folder_facts, load_folder, load_tokenizer, one_line, weight_files
+from harness.backends.hf_folder import (
+    fingerprint,
+    folder_facts,
+    folder_reader,
+    load_folder,
+    load_tokenizer,
+    one_line,
+    weight_files,
+)
 from harness.errors import UserError
+
+if TYPE_CHECKING:
+    from harness.backends.hf_vision import MediaReader
 
 DESCRIPTION = ("*.json", "*.jinja", "*.model", "*.txt")
 SAFETENSORS = ("model*.safetensors",)
@@ -45,6 +56,9 @@ class Hub:
 
     def tokenizer(self) -> Any:
         return load_tokenizer(self._local() if self.path is not None else self._fetch(DESCRIPTION), self._option)
+
+    def reader(self) -> MediaReader | None:
+        return folder_reader(self._local() if self.path is not None else self._fetch(DESCRIPTION), self._option)
 
     def load(self) -> LoadedModel:
         facts = self.facts()

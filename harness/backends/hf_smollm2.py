@@ -50,6 +50,9 @@ class SmolLM2:
     def tokenizer(self) -> Any:
         return load_tokenizer(self._unpacked(find_gguf()), OPTION)
 
+    def reader(self) -> None:
+        """It reads text only."""
+
     def load(self) -> LoadedModel:
         return load_folder(self._unpacked(find_gguf()), self.facts(), self.dtype, self.device, OPTION)
 

@@ -81,6 +81,9 @@ class Tiny:
             model_max_length=self.context,
         )
 
+    def reader(self) -> None:
+        """It reads text only."""
+
     def load(self) -> LoadedModel:
         facts = self.facts()
         import torch

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+from harness.media import Media
 from harness.sandbox.base import Execution
 from harness.tasks.agent import Agent
 from harness.tasks.tool import ToolUse
@@ -23,6 +24,7 @@ class Item:
         target: the expected prediction in canonical form: what ``Task.extract`` would return for a right answer.
         choices: the options of a multiple-choice question, in order; empty elsewhere.
         fields: further text of the row that scoring or reports need (subject, worked solution, unit, tests).
+        media: pictures and clips that the question shows, in order.
     """
 
     id: str
@@ -30,6 +32,7 @@ class Item:
     target: str
     choices: tuple[str, ...] = ()
     fields: Mapping[str, str] = field(default_factory=dict, hash=False)
+    media: tuple[Media, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,8 @@ class Task(Protocol):
         """Read and check all items. Raises UserError, before any model is loaded, if the data cannot be used."""
 
     def question(self, item: Item) -> str:
-        """The full text of the shared question span, lead-in included."""
+        """The full text of the shared question span, lead-in included, with ``harness.media.MARK`` where a medium goes:
+        as often as the item has media."""
 
     def extract(self, raw: str, item: Item) -> str | None:
         """The prediction in ``raw``; None if it holds none (status ``invalid``)."""
@@ -136,6 +140,8 @@ def items_sha256(items: Iterable[Item]) -> str:
     """sha256 (hex) over the ordered ids and contents of ``items``."""
     digest = hashlib.sha256()
     for item in items:
-        row = [item.id, item.question, item.target, list(item.choices), sorted(item.fields.items())]
+        row: list[object] = [item.id, item.question, item.target, list(item.choices), sorted(item.fields.items())]
+        if item.media:  # by name: what the files hold is part of the prompts' hash
+            row.append([[m.kind, m.name, m.frames] for m in item.media])
         digest.update(json.dumps(row, ensure_ascii=True).encode() + b"\n")
     return digest.hexdigest()

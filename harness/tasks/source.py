@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from harness.errors import UserError
 from harness.tasks.table import Record, check_columns, json_array, json_lines, rows, some
@@ -143,7 +144,7 @@ def _parquet(path: Path, columns: tuple[str, ...]) -> tuple[Record, ...]:
         except Exception as error:  # whatever the parser raises, the remedy is the same
             raise UserError(f"task.source={path} cannot be read as Parquet: {_reason(error)}") from error
         check_columns(data.column_names, str(path), columns)
-        return some(rows(data, str(path), columns), str(path))
+        return some(rows(_undecoded(data), str(path), columns), str(path))
 
 
 @contextmanager
@@ -172,6 +173,12 @@ def _read_hub(hub: Hub, split: str, revision: str | None, columns: tuple[str, ..
     try:
         data = datasets.load_dataset(hub.path, hub.config, split=split, revision=revision)
     except Exception as error:  # the client raises many types; offline, missing and gated all end here
+        if "gated" in _reason(error).lower() or "gated" in str(error).lower():
+            raise UserError(
+                f"task.source=hub: {hub.path} is gated: accept its licence at "
+                f"https://huggingface.co/datasets/{hub.path} and run `hf auth login`, or use task.source=sample or a "
+                "local file"
+            ) from error
         raise UserError(
             f"task.source=hub: {hub.path} could not be loaded ({_reason(error)}); unset HF_HUB_OFFLINE and check the "
             "network, or use task.source=sample or a local file"
@@ -182,7 +189,19 @@ def _read_hub(hub: Hub, split: str, revision: str | None, columns: tuple[str, ..
             "set task.revision to a revision with the official rows"
         )
     name = f"{hub.path}/{split}"
-    return Table(f"hub:{hub.path}", revision or "main", split, some(rows(data, name, columns), name))
+    return Table(f"hub:{hub.path}", revision or "main", split, some(rows(_undecoded(data), name, columns), name))
+
+
+def _undecoded(data: Any) -> Any:
+    """The data set with pictures and clips left as the bytes or paths they are."""
+    import datasets
+
+    for name, feature in data.features.items():
+        one = feature.feature if isinstance(feature, datasets.List) else feature
+        if isinstance(one, datasets.Image | datasets.Video):
+            left = type(one)(decode=False)
+            data = data.cast_column(name, left if one is feature else datasets.List(left))
+    return data
 
 
 def _reason(error: BaseException) -> str:
