@@ -107,7 +107,13 @@ def test_readers_see_the_result_beside_the_output(engine: HF, tokenizer: Any, wo
 
 @pytest.mark.parametrize(
     "method",
-    [FullReuse("rotated"), KVCMAS(gate="always"), KVCMAS(gate="always", glue="rotate"), KVComm(gate="always"), CacheBlend()],
+    [
+        FullReuse("rotated"),
+        KVCMAS(gate="always"),
+        KVCMAS(gate="always", glue="rotate"),
+        KVComm(gate="always"),
+        CacheBlend(),
+    ],
     ids=["full_reuse", "kvcmas", "kvcmas-rotate", "kvcomm", "cacheblend"],
 )
 def test_every_method_copes_with_results_of_any_length(engine: HF, tokenizer: Any, method: Method) -> None:

@@ -15,11 +15,12 @@ from rich.console import Console
 from torch import Tensor
 
 from harness import cli
+from harness.comparison import print_comparison
 from harness.config import CONF
 from harness.folder import read_summary
 from harness.invariants.catalogue import ELSEWHERE, INVARIANTS
 from harness.summarise import Heading, summarise
-from harness.table import print_comparison, print_run
+from harness.table import print_run
 from harness.verified import FOLDER, Outcome, Verdict, Verified, mark, place, read, verified
 from harness.verify import main
 from kernels.attention import attend
