@@ -81,13 +81,15 @@ class ModelFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class DataFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The data set's manifest: ``source`` is ``sample``, a hub id or a file name; ``sha256`` hashes its ids."""
+    """The data set's manifest: ``source`` is ``sample``, a hub id or a file name; ``sha256`` hashes its ids and
+    contents; ``subset`` is ``all`` or ``paper``."""
 
     source: str
     split: str | None = None
     revision: str | None = None
     rows: int
     sha256: str
+    subset: str = "all"
 
 
 class Session(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -42,6 +42,7 @@ def load_benchmark(task: Task, workflow: Workflow, limit: int | None) -> Workloa
         revision=manifest.revision or None,
         rows=manifest.rows,
         sha256=manifest.sha256,
+        subset=manifest.subset,
     )
     return Workload(facts, False, lambda tokenizer, stops: ChatScript(task, items, workflow, tokenizer, stops))
 
