@@ -31,10 +31,12 @@ from typing import Any
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
+from rich.table import Table
 
 from harness import atomic
 from harness.cli import USAGE, refuse_foreign_kernels
-from harness.config import Choices
+from harness.config import GROUPS, Choices
 from harness.errors import UserError
 from harness.explain import CommandLine, explain
 from harness.folder import read_rows
@@ -53,7 +55,7 @@ try:
     from lm_eval.api.registry import register_model
     from lm_eval.models.utils import normalize_gen_kwargs
     from lm_eval.tasks import TaskManager
-    from lm_eval.utils import handle_non_serializable, make_table
+    from lm_eval.utils import handle_non_serializable
 except ImportError as missing:
     if __name__ == "__main__":
         sys.exit(f"error: lm-eval is not here ({missing}); install the extra: python -m pip install -e '.[lm-eval]'")
@@ -78,7 +80,7 @@ class Kvcmas(LM):  # type: ignore[misc,unused-ignore]
         if str(batch_size) not in ("1", "None"):
             raise UserError(f"batch_size={batch_size}: requests run one at a time; leave it out")
         given = {**overrides} if device is None else {"model.device": device, **overrides}
-        words = [f"{name}={_word(value)}" for name, value in given.items()]
+        words = [f"{name}={_word(value) if value is not None else _nothing(name)}" for name, value in given.items()]
         self.cfg, chosen = composed(["task=lm_eval", *words], Options())
         self.names: Choices = chosen
         self.parts = build(self.cfg)  # every mistake in the options is found here
@@ -155,12 +157,13 @@ def evaluate(cfg_words: Sequence[str], own: Mapping[str, str]) -> dict[str, Any]
     chat = _flag(own, "chat")
     if chat and model.parts.task.prompt != "plain":
         raise UserError("chat=true needs task.prompt=plain: the agents of a workflow have prompts of their own")
-    tasks = _tasks(own)
+    manager, tasks = _tasks(own)
     model.asked = "-".join(sorted(tasks))
     try:
         results = lm_eval.simple_evaluate(
             model=model,
             tasks=list(tasks.values()),
+            task_manager=manager,
             num_fewshot=_count(own, "fewshot", 0),
             limit=_count(own, "limit", 1),
             apply_chat_template=chat,
@@ -172,9 +175,7 @@ def evaluate(cfg_words: Sequence[str], own: Mapping[str, str]) -> dict[str, Any]
         raise UserError(f"tasks={own['tasks']}: lm-eval stopped: {_first_line(error)}") from error
     assert results is not None
     results["kvcmas"] = {name: strict for name in tasks if (strict := _strict(results["samples"].get(name, [])))}
-    print(make_table(results))
-    for name, strict in results["kvcmas"].items():
-        print(f"{name}: {strict['right']} of {strict['n']} by last_number, the rule of task=gsm8k, on the same answers")
+    Console().print(_table(results))
     for folder in model.folders:
         text = json.dumps(results, indent=1, default=handle_non_serializable, ensure_ascii=False)
         atomic.replace(folder / "lm_eval.json", text.encode())
@@ -218,8 +219,8 @@ def _their_command_line(words: Sequence[str]) -> int:
     return 0
 
 
-def _tasks(own: Mapping[str, str]) -> dict[str, Any]:
-    """The tasks by name, all of which must be generative."""
+def _tasks(own: Mapping[str, str]) -> tuple[Any, dict[str, Any]]:
+    """lm-eval's index of tasks, and those asked for by name, all of which must be generative."""
     include = own.get("include")
     if include is not None and not Path(include).is_dir():
         raise UserError(f"include={include} is no folder; give one that holds task YAMLs")
@@ -244,7 +245,7 @@ def _tasks(own: Mapping[str, str]) -> dict[str, Any]:
                 f"tasks={name} asks for {task.OUTPUT_TYPE}; a workflow writes text, so that only tasks with "
                 "output_type: generate_until can run"
             )
-    return loaded
+    return manager, loaded
 
 
 def _request(instance: Any) -> tuple[Request, int]:
@@ -276,6 +277,20 @@ def _strict(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     }
 
 
+def _table(results: Mapping[str, Any]) -> Table:
+    """lm-eval's metrics, and our own score of the same answers beside them where there is one."""
+    table = Table("task", "filter", "metric", "value", box=None, pad_edge=False)
+    for name, metrics in results["results"].items():
+        for key, value in metrics.items():
+            metric, comma, rule = key.partition(",")
+            if comma and not metric.endswith("_stderr"):
+                table.add_row(name, rule, metric, f"{value:.4f}" if isinstance(value, float) else str(value))
+        if strict := results["kvcmas"].get(name):
+            share = strict["right"] / strict["n"]
+            table.add_row(name, "last_number (as task=gsm8k)", "accuracy", f"{share:.4f}")
+    return table
+
+
 def _likelihoods(requests: Sequence[Any]) -> UserError:
     name = requests[0].task_name if requests else "?"
     return UserError(
@@ -289,7 +304,12 @@ def _sha256(requests: Sequence[Request]) -> str:
 
 
 def _word(value: Any) -> str:
+    """As it is typed in an override; lm-eval reads ``none`` as None, which is a choice of some groups."""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _nothing(name: str) -> str:
+    return "none" if name in GROUPS else "null"
 
 
 def _flag(own: Mapping[str, str], name: str) -> bool:

@@ -71,7 +71,7 @@ class Requests:
         return Dataset(self.items, manifest)
 
     def question(self, item: Item) -> str:
-        return f"{self.lead_in}{item.question}"
+        return item.question if self.prompt == "plain" else f"{self.lead_in}{item.question}"
 
     def extract(self, raw: str, item: Item) -> str | None:
         """``raw`` up to the first of the request's stop strings; never None, since an empty answer is one."""
