@@ -81,7 +81,7 @@ class Kvcmas(LM):  # type: ignore[misc,unused-ignore]
             raise UserError(f"batch_size={batch_size}: requests run one at a time; leave it out")
         given = {**overrides} if device is None else {"model.device": device, **overrides}
         words = [f"{name}={_word(value) if value is not None else _nothing(name)}" for name, value in given.items()]
-        self.cfg, chosen = composed(["task=lm_eval", *words], Options())
+        self.cfg, chosen = composed(CommandLine(("task=lm_eval", *words)), Options())
         self.names: Choices = chosen
         self.parts = build(self.cfg)  # every mistake in the options is found here
         self.asked = ""

@@ -20,6 +20,8 @@ from yaml import YAMLError
 
 from harness.errors import UserError
 from harness.folder import CONFIG, PROVENANCE, ROWS, SUMMARY, read_provenance, read_rows, read_summary
+from harness.judged import judged
+from harness.metrics import accuracy
 from harness.provenance import Provenance, collect, utc_now
 from harness.records import Row, Status
 from harness.script import Verdict, judge
@@ -64,7 +66,7 @@ def rescore(folder: Path, options: Sequence[str], write: bool, words: Sequence[s
         git=session.git,
         command=session.command,
         changed=len(changed),
-        accuracy_before=run.summary.accuracy,
+        accuracy_before=accuracy(run.rows),
     )
     summary = msgspec.structs.replace(summarise(rows, heading_of(run.summary)), rescored=note)
     show(run, rows, summary, changed)
@@ -154,9 +156,14 @@ def scored_again(row: Row, task: Task, items: Mapping[str, Item]) -> Row:
 
 
 def with_verdict(row: Row, verdict: Verdict) -> Row:
-    status = Status.invalid if verdict.prediction is None else Status.ok
+    status, program, message = judged(verdict)
     return msgspec.structs.replace(
-        row, status=status, prediction=verdict.prediction, correct=verdict.correct, message=""
+        row,
+        status=status,
+        prediction=verdict.prediction,
+        correct=verdict.correct and status is Status.ok,
+        program=program,
+        message=message,
     )
 
 
@@ -178,7 +185,9 @@ def show(run: Finished, rows: Sequence[Row], summary: Summary, changed: Sequence
     for status in Status:
         if before[status] or after[status]:
             table.add_row(status.value, str(before[status]), str(after[status]))
-    table.add_row("accuracy", *("-" if a is None else f"{100 * a:.2f} %" for a in (old.accuracy, summary.accuracy)))
+    table.add_row(
+        "accuracy", *("-" if a is None else f"{100 * a:.2f} %" for a in (accuracy(run.rows), summary.accuracy))
+    )
     console.print(table)
     console.print()
     for before_row, after_row in changed[:SHOWN]:
@@ -188,5 +197,7 @@ def show(run: Finished, rows: Sequence[Row], summary: Summary, changed: Sequence
 
 
 def _said(row: Row) -> str:
-    judged = "right" if row.correct else row.status.value if row.prediction is None else "wrong"
-    return judged if row.prediction is None else f"{row.prediction.splitlines()[0][:60]!r} ({judged})"
+    if row.prediction is None:
+        return row.status.value
+    first = (row.prediction.splitlines() or [""])[0]
+    return f"{first[:60]!r} ({'right' if row.correct else 'wrong'})"

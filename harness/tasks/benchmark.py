@@ -50,7 +50,6 @@ class Benchmark(ABC):
     agents: tuple[Agent, ...]
     final: Agent
     tools: tuple[ToolUse, ...] = ()
-
     subset: str = "all"
 
     paper: ClassVar[PaperSubset] = PaperSubset(0, unknown="which questions it counts is not known; set task.subset=all")

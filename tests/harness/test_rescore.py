@@ -222,3 +222,29 @@ def test_no_model_library_is_loaded(place: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_programs_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "model=tiny",
+        "method=dense",
+        "task=humaneval",
+        "task.execute=true",
+        "limit=2",
+        "workflow.max_new_tokens=4",
+    ]
+    assert run([*words, "tracking=none", f"results_dir={tmp_path}"]) == 0
+    (config,) = tmp_path.glob("*/*/config.yaml")
+    folder = config.parent
+    target = read_rows(folder).rows[0].target
+    rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+    rows[0]["raw"] = f"```python\n{target}\n```"  # what a model that knows the answer would have written
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    capsys.readouterr()
+    assert main([str(folder), "--write"]) == 0
+    first, second = read_rows(folder).rows
+    assert first.correct
+    assert first.program is not None
+    assert not second.correct
+    assert main([str(folder), "task.execute=false"]) == 2
+    assert "task.execute=true" in capsys.readouterr().err

@@ -79,6 +79,11 @@ def test_another_split_of_the_hub_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     assert task("gsm8k", source="hub", subset="paper").load().manifest.subset == "paper"
 
 
+def test_the_papers_humaneval_is_not_known() -> None:
+    with pytest.raises(UserError, match=r"161 problems of a reworded MultiPL-E file.*ids are not known"):
+        task("humaneval", subset="paper", execute=True).load()
+
+
 def test_an_unknown_subset_is_refused() -> None:
     with pytest.raises(Exception, match=r"task\.subset must be one of all, paper, got 'first'"):
         task("gsm8k", subset="first")
