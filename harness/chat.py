@@ -47,8 +47,6 @@ class ChatScript:
         self.agents: tuple[Agent, ...] = (*task.agents, task.final)
         self.names = [a.name for a in self.agents]
         self.steps = workflow.steps(len(task.agents))
-        if not tokenizer.chat_template:
-            raise UserError("model: its tokenizer has no chat template, which agents need; choose an instruct model")
         self.tools = {tool.of: tool for tool in task.tools} if isinstance(task, Tooled) else {}
         self._by_id = {item.id: item for item in items}
         self._halves = [self._render(agent) for agent in self.agents]
@@ -59,6 +57,8 @@ class ChatScript:
 
     def _render(self, agent: Agent) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Ids before and after the shared spans of an agent's prompt."""
+        if not self.tokenizer.chat_template:
+            raise UserError("model: its tokenizer has no chat template, which agents need; choose an instruct model")
         messages = [
             {"role": "system", "content": agent.system},
             {"role": "user", "content": f"{agent.before}{MARK}\n\n{agent.instruction}"},

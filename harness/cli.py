@@ -33,6 +33,7 @@ from harness.hint import nearest
 from harness.points import GROUP, expand
 
 _FULL_ERROR = "HYDRA_FULL_ERROR"
+BRIDGE = "task=lm_eval:"
 MODES = {f"teacher_forcing={value}" for value in ("true", "false", "True", "False")}
 _SHOW = frozenset({"--help", "-h", "--cfg", "-c", "--info", "-i", "--hydra-help"})
 
@@ -45,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given == ["--version"]:
         print(f"kvcmas {version('kvcmas')}")
         return 0
+    if any(word.startswith(BRIDGE) for word in given):
+        return _bridge([f"tasks={w.removeprefix(BRIDGE)}" if w.startswith(BRIDGE) else w for w in given])
     verbose = os.environ.get(_FULL_ERROR) == "1"
     asked = CommandLine(())
     outcomes = Outcomes(verbose)
@@ -66,6 +69,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     outcomes.compare()
     return outcomes.code()
+
+
+def _bridge(words: Sequence[str]) -> int:
+    """``task=lm_eval:<name>``: another harness asks."""
+    try:
+        from harness.lm_eval import main as evaluate
+    except ImportError as error:
+        print(f"error: task=lm_eval:<name> needs the extra lm-eval ({error}); install '.[lm-eval]'", file=sys.stderr)
+        return USAGE
+    return evaluate(words)
 
 
 @dataclass

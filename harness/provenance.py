@@ -81,13 +81,15 @@ class ModelFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class DataFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The data set's manifest: ``source`` is ``sample``, a hub id or a file name; ``sha256`` hashes its ids."""
+    """The data set's manifest: ``source`` is ``sample``, a hub id or a file name; ``sha256`` hashes its ids and
+    contents; ``subset`` is ``all`` or ``paper``."""
 
     source: str
     split: str | None = None
     revision: str | None = None
     rows: int
     sha256: str
+    subset: str = "all"
 
 
 class Session(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -129,10 +131,11 @@ def collect(
     data: DataFacts | None = None,
     prompt_sha256: str | None = None,
     argv: Sequence[str] | None = None,
+    module: str = "harness",
 ) -> Session:
     """The session of this process, as of now. Facts about torch are included if the process has loaded it."""
     return Session(
-        command=command_line(sys.argv[1:] if argv is None else argv, Path.cwd()),
+        command=command_line(sys.argv[1:] if argv is None else argv, Path.cwd(), module),
         start_utc=utc_now(),
         git=git(Path(__file__).resolve().parent),
         packages=dict(_versions(PACKAGES)),
@@ -152,10 +155,10 @@ def utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def command_line(arguments: Sequence[str], folder: Path) -> str:
-    """The command as it can be typed in ``folder``: ``python -m harness`` and the quoted arguments, absolute paths
-    (bare, or as the value of ``key=``) made relative to it."""
-    return shlex.join(["python", "-m", "harness", *(_relative(argument, folder) for argument in arguments)])
+def command_line(arguments: Sequence[str], folder: Path, module: str = "harness") -> str:
+    """The command as it can be typed in ``folder``: ``python -m``, the module and the quoted arguments, absolute
+    paths (bare, or as the value of ``key=``) made relative to it."""
+    return shlex.join(["python", "-m", module, *(_relative(argument, folder) for argument in arguments)])
 
 
 def _relative(argument: str, folder: Path) -> str:

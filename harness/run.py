@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -35,13 +36,17 @@ def run(cfg: DictConfig, folder: Path) -> int:
     Raises:
         UserError: for anything the user can mend, before weights are loaded.
     """
-    names = Choices.current()
+    return complete(cfg, Choices.current(), folder, load_workload)
+
+
+def complete(cfg: DictConfig, names: Choices, folder: Path, load: Callable[[Parts, DictConfig], Workload]) -> int:
+    """As :func:`run`, for a configuration that was composed elsewhere and a workload that ``load`` makes."""
     identity = identify(cfg, {"method": names.method, "task": names.task}).id
     if cfg.method.get("profile") == AUTO:
         cfg = profiled(cfg, names, build(cfg).model.facts().layers)
     cfg, profile = fill(cfg)
     parts = build(cfg)
-    workload = load_workload(parts, cfg)
+    workload = load(parts, cfg)
     facts = parts.model.facts()
     reader = workload.see(parts.model, names.model, str(parts.task.name))
     draft = workload.write(parts.model.tokenizer(), frozenset(), reader)

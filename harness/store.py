@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -210,7 +210,7 @@ class RunFolder:
     def _start_over(self, why: str) -> Resumed:
         rows, kept = len(self._rows), ""
         if rows:
-            backup = next(p for n in range(1, 1_000_000) if not (p := self.path / f"{ROWS}.bak-{n}").exists())
+            backup = _spare(self.path)
             os.rename(self.path / ROWS, backup)
             atomic.sync_folder(self.path)
             kept = f"; its {rows} rows are kept in {backup.name}"
@@ -240,6 +240,36 @@ class RunFolder:
             *before, last = self._provenance.sessions
             ended = [*before, msgspec.structs.replace(last, end_utc=utc_now())]
             _write_json(self.path / PROVENANCE, msgspec.structs.replace(self._provenance, sessions=ended))
+
+
+def rewrite(path: Path, before: Sequence[Row], rows: Sequence[Row], summary: Summary, session: Session) -> None:
+    """Replace rows and summary of a complete run, and add the session that did it to the provenance.
+
+    Rows that differ from those ``before`` are set aside first, in ``rows.jsonl.bak-N``. Each file is replaced whole; a
+    kill in between leaves new rows beside the old summary, and the same call again mends that.
+
+    Raises:
+        UserError: if another process holds the folder, or has changed its rows meanwhile.
+        ValueError: if the summary does not count the rows.
+    """
+    if summary.n != len(rows):
+        raise ValueError(f"the summary counts {summary.n} rows, there are {len(rows)}")
+    with _held(path):
+        atomic.sweep(path)
+        provenance = read_provenance(path)
+        if provenance is None or read_rows(path).rows != tuple(before):
+            raise UserError(f"the rows of {path} have changed meanwhile; try again")
+        if tuple(rows) != tuple(before):
+            atomic.replace(_spare(path), (path / ROWS).read_bytes())
+        ended = msgspec.structs.replace(session, end_utc=utc_now())
+        _write_json(path / PROVENANCE, msgspec.structs.replace(provenance, sessions=[*provenance.sessions, ended]))
+        atomic.replace(path / ROWS, b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+        _write_json(path / SUMMARY, summary)
+
+
+def _spare(path: Path) -> Path:
+    """The next free name for rows that are set aside."""
+    return next(p for n in range(1, 1_000_000) if not (p := path / f"{ROWS}.bak-{n}").exists())
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from harness.provenance import Git
 from harness.records import Phases, StateSize, Status
 
 
@@ -100,6 +101,22 @@ class Early(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     later: Part
 
 
+class Rescored(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """That the verdicts were made again from the raw answers (``python -m harness.rescore``), the last time.
+
+    Attributes:
+        utc, git, command: when, by which code (None outside a repository), and as typed.
+        changed: rows whose verdict changed.
+        accuracy_before: the accuracy as of then.
+    """
+
+    utc: str
+    git: Git | None
+    command: str
+    changed: int
+    accuracy_before: float | None
+
+
 class Summary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``summary.json``. Its existence means that the run is complete. The formulas are in ``harness.metrics``.
 
@@ -116,6 +133,7 @@ class Summary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         programs: answers are programs; pass_at_k: by k, for them only.
         verified: whether the method had passed ``python -m harness.verify`` on these weights when the run ended; None
             if nobody had checked.
+        rescored: None if the verdicts are those of the run itself.
     """
 
     schema: int
@@ -150,3 +168,4 @@ class Summary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     verified: bool | None = None
     programs: bool = False
     pass_at_k: dict[str, float] | None = None
+    rescored: Rescored | None = None

@@ -76,6 +76,7 @@ def load_benchmark(task: Task, workflow: Workflow, limit: int | None) -> Workloa
         revision=manifest.revision or None,
         rows=manifest.rows,
         sha256=manifest.sha256,
+        subset=manifest.subset,
     )
     return chat(facts, task, items, workflow)
 

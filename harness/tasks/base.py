@@ -45,6 +45,7 @@ class Manifest:
         split: the split; empty for a local file, which says nothing about it.
         rows: number of items.
         sha256: over the ordered ids and contents of all items.
+        subset: ``all``, or ``paper``: those that the paper counts.
     """
 
     source: str
@@ -52,6 +53,7 @@ class Manifest:
     split: str
     rows: int
     sha256: str
+    subset: str = "all"
 
 
 @dataclass(frozen=True)

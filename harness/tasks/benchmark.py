@@ -11,6 +11,7 @@ from harness.errors import UserError
 from harness.tasks.agent import Agent, agent_of, agents_of
 from harness.tasks.base import Dataset, Item, Manifest, items_sha256
 from harness.tasks.source import Hub, read
+from harness.tasks.subset import SUBSETS, PaperSubset
 from harness.tasks.table import Record
 from harness.tasks.tool import ToolUse, tools_of
 
@@ -27,6 +28,7 @@ class Benchmark(ABC):
             the working directory.
         split: split of the hub data set.
         revision: revision of the hub data set; None is its main branch.
+        subset: ``all`` rows, or those that the ``paper`` counts, refused if the source does not hold them.
         tau: threshold of the entropy gate, nats.
         tau_distance: threshold of the relative gate; None leaves it to the method.
         lead_in: text that opens the question span.
@@ -48,7 +50,9 @@ class Benchmark(ABC):
     agents: tuple[Agent, ...]
     final: Agent
     tools: tuple[ToolUse, ...] = ()
+    subset: str = "all"
 
+    paper: ClassVar[PaperSubset] = PaperSubset(0, unknown="which questions it counts is not known; set task.subset=all")
     hub: ClassVar[Hub]
     sample: ClassVar[str]
     columns: ClassVar[tuple[str, ...]]
@@ -67,24 +71,28 @@ class Benchmark(ABC):
         _check_threshold("task.tau", self.tau)
         if self.tau_distance is not None:
             _check_threshold("task.tau_distance", self.tau_distance)
+        if self.subset not in SUBSETS:
+            raise UserError(f"task.subset must be one of {', '.join(SUBSETS)}, got {self.subset!r}")
         if not self.source.strip():
             raise UserError("task.source is empty; give sample, hub or a path to a data file")
 
     def load(self) -> Dataset:
-        """All items in running order; for a hub split of known size, exactly as many.
+        """The items of the subset in running order; for a hub split of known size, exactly as many.
 
         Raises:
             UserError: if the data is missing, broken, incomplete or of another size than the official split.
         """
         table = read(self.source, self.sample, self.hub, self.split, self.revision, self.columns)
         items = [self.item(index, record) for index, record in enumerate(table.records)]
-        if self.source == "hub":
+        if self.subset == "paper":
+            items = self.paper.select(items, self.source, self.split)
+        if self.source == "hub" or self.subset == "paper":
             items = self.order(items)
-        manifest = Manifest(table.source, table.revision, table.split, len(items), items_sha256(items))
+        manifest = Manifest(table.source, table.revision, table.split, len(items), items_sha256(items), self.subset)
         return Dataset(tuple(items), manifest)
 
     def order(self, items: list[Item]) -> list[Item]:
-        """Running order of a hub split, given in file order."""
+        """Running order of a hub split, or of the paper's subset, given in file order."""
         return items
 
     def use(self, tool: ToolUse, output: str, item: Item) -> str:

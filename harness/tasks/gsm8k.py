@@ -12,6 +12,7 @@ from harness.tasks.executing import Executing
 from harness.tasks.number import canonical, gold_number, last_number
 from harness.tasks.program import script_of
 from harness.tasks.source import Hub
+from harness.tasks.subset import PaperSubset
 from harness.tasks.table import Record
 from harness.tasks.tool import OFF, ToolUse
 
@@ -20,10 +21,12 @@ from harness.tasks.tool import OFF, ToolUse
 class Gsm8k(Executing):
     """Rows have ``question`` and ``answer``, whose number follows ``####``. File order (KVCMAS arXiv 2609.34060).
 
-    The target is that number in canonical form; the worked answer is kept in ``Item.fields['solution']``.
+    The paper counts the test split as a whole, 1,319 rows. The target is that number in canonical form; the worked
+    answer is kept in ``Item.fields['solution']``.
     """
 
     hub: ClassVar[Hub] = Hub("openai/gsm8k", "main", (("train", 7_473), ("test", 1_319)))
+    paper: ClassVar[PaperSubset] = PaperSubset(1_319, "test", ids="gsm8k_paper.txt")
     sample: ClassVar[str] = "gsm8k_sample.jsonl"
     columns: ClassVar[tuple[str, ...]] = ("question", "answer")
 

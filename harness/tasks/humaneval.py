@@ -13,6 +13,7 @@ from harness.tasks.examples import examples_of
 from harness.tasks.executing import Executing
 from harness.tasks.program import program_of
 from harness.tasks.source import Hub
+from harness.tasks.subset import PaperSubset
 from harness.tasks.table import Record
 from harness.tasks.tool import OFF, ToolUse
 
@@ -24,12 +25,18 @@ class HumanEval(Executing):
     """Rows have ``task_id``, ``prompt``, ``entry_point`` and ``test``, perhaps ``canonical_solution``. File order.
 
     The paper behind KVCMAS (arXiv 2609.34060) counts 161 problems: a reworded Python set of MultiPL-E, not a subset of
-    these 164. It has no rule that could be applied here; a file of that set runs as ``source=<path>``.
+    these 164. Their ids are not known, so that ``subset=paper`` is refused; a file of that set runs as
+    ``source=<path>``.
 
     The target is the prompt with its canonical solution (the tests, where a row has none).
     """
 
     hub: ClassVar[Hub] = Hub("openai/openai_humaneval", "openai_humaneval", (("test", 164),))
+    paper: ClassVar[PaperSubset] = PaperSubset(
+        161,
+        unknown="the paper counts 161 problems of a reworded MultiPL-E file, which are no subset of HumanEval's 164 "
+        "and whose ids are not known; give that file as task.source=<path> with task.subset=all",
+    )
     sample: ClassVar[str] = "humaneval_sample.jsonl"
     columns: ClassVar[tuple[str, ...]] = ("task_id", "prompt", "entry_point", "test")
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from harness.tasks import wording
+from harness.tasks.thought import spoken
 
 LETTERS = tuple("ABCDEFGHIJ")
 
@@ -70,7 +71,7 @@ def chosen_letter(text: str, choices: Sequence[str]) -> str | None:
         for match in _LETTER.finditer(text)
         if match[0].upper() in letters and not any(match.start() in span for span in inside)
     ]
-    kept = [mention for mention in found if not mention.denied and not wording.NOUN.search(mention.before)]
+    kept = [mention for mention in found if not mention.denied and not wording.NOT_MEANT.search(mention.before)]
     claims = [*_phrased(kept), *_introduced(text, spelled), *_agreed(text, list(_bare(text, kept, options)))]
     claims.sort(key=lambda claim: claim.start)
     judged = _agreed(text, list(_praised(kept)))
@@ -100,7 +101,8 @@ def _phrased(mentions: list[_Mention]) -> Iterator[_Claim]:
     """Letters with a phrase in front of them that chooses."""
     for mention in mentions:
         if mention.marked or wording.END.match(mention.after):
-            clear = mention.capital or mention.marked
+            last = mention.letter not in "AI" and re.fullmatch(r"\s*[.!]?\s*", mention.after)  # "it is c"
+            clear = (mention.capital or mention.marked or last) and not re.match(r"\s*=", mention.after)  # a variable
             if wording.STRONG.search(mention.before) or (clear and wording.WEAK.search(mention.before)):
                 yield _Claim(mention.start, mention.joined)
 
@@ -122,8 +124,10 @@ def _introduced(text: str, spelled: list[tuple[re.Match[str], str]]) -> Iterator
         longest = max(match.end() for match, _ in here)
         before, after = text[max(0, start - _REACH) : start], text[longest : longest + _REACH]
         ends = wording.TEXT_END.match(after) and not wording.DENIED_AFTER.match(after)
+        other = wording.TEXT_JOIN.match(text, longest)
+        joined = {letter for match, letter in spelled if other and match.start() == other.end()}
         if ends and wording.STRONG.search(wording.ARTICLE.sub("", before)):
-            yield _Claim(start, frozenset(letter for match, letter in here if match.end() == longest))
+            yield _Claim(start, frozenset({letter for match, letter in here if match.end() == longest} | joined))
 
 
 def _bare(text: str, mentions: list[_Mention], options: list[str]) -> Iterator[_Claim]:
@@ -132,9 +136,11 @@ def _bare(text: str, mentions: list[_Mention], options: list[str]) -> Iterator[_
         begin = text.rfind("\n", 0, mention.start) + 1
         end = text.find("\n", mention.end)
         after = text[mention.end : len(text) if end < 0 else end]
-        if re.fullmatch(r"[\s>#\"'(\[{<=-]*", text[begin : mention.start]):
+        if re.fullmatch(r"(?:\d{1,2}[.)])?[\s>#\"'(\[{<=|/•·+-]*", text[begin : mention.start]):
             own = options[LETTERS.index(mention.letter)] if options else ""
-            alone = re.fullmatch(r"[\s\"')\]}>.,:;!?]*", after) is not None
+            again = rf"(?:[\s,.]+{text[mention.start]}(?!\w))*"  # a model that goes round in circles
+            aside = r"(?:\s*\((?:not\b[^()\n]*|\d+(?:\.\d+)?\s?%[^()\n]*)\))?"  # B (not A), B (95%)
+            alone = re.fullmatch(rf"{again}[\s\"')\]}}>.,:;!?|/]*{aside}[.\s]*", after) is not None
             delimited = re.match(r"\s*[)\]}.:,-]+\s*|\s+", after)
             if alone or (delimited and _same(after[delimited.end() :], own)):
                 yield _Claim(mention.start, frozenset({mention.letter}))
@@ -146,8 +152,10 @@ def _is_option(mention: _Mention) -> bool:
     if mention.marked:
         return True
     if re.search(r"(?:^|\n)[\s>\"'-]*$", before):
-        if re.match(r"\s*[).:]\s|\s*[).:]$|\s+-\s", after):
-            return True
+        if delimiter := re.match(r"\s*([).:])(?:\s|$)|\s+(-)\s", after):
+            sign = re.escape(delimiter[1] or delimiter[2])
+            line = after.partition("\n")[0]
+            return re.search(rf"[,;]\s*\(?(?!{mention.letter})[A-J]\s*{sign}\s", line) is None  # A: 10%, B: 80%
         if re.match(r",?\s+(?:because|since)\b", after) or (mention.capital and re.match(r",|\s+as\b", after)):
             return True
     if re.search(r"[.!?:;]\s+$", before) and re.fullmatch(r"[.)!]?\s*", after):
@@ -165,8 +173,8 @@ def _mention(text: str, match: re.Match[str], options: list[str]) -> _Mention:
     own = options[LETTERS.index(letter)] if options else ""
     before = text[max(0, match.start() - _REACH) : match.start()]
     after = text[match.end() : match.end() + 2 * len(own) + 2 * _REACH]
-    if own and (spelled := re.compile(rf"({_DELIMITER}){_loose(own)}(?!\w)", re.IGNORECASE).match(after)):
-        after = spelled[1].rstrip() + after[spelled.end() :]
+    if own and (spelled := re.compile(rf"(\s*=\s*|{_DELIMITER}){_loose(own)}(?!\w)", re.IGNORECASE).match(after)):
+        after = spelled[1].rstrip(" =\n\t") + after[spelled.end() :]
     after = after[:_REACH]
     called = re.search(r"[A-Za-z0-9][(\[]$", before)  # P(A)
     enclosed = re.search(r"[(\[{<'\"]\s*$", before) and re.match(r"\s*[)\]}>'\"]", after)
@@ -237,8 +245,11 @@ def _without_echo(text: str, options: list[str]) -> str:
 
 def _plain(text: str) -> str:
     """One spelling for what means the same: no markdown, no LaTeX styling, ASCII quotes, dashes and letters."""
-    text = unicodedata.normalize("NFKC", text).translate(wording.SPELLINGS)
+    text = unicodedata.normalize("NFKC", spoken(text)).translate(wording.SPELLINGS)
     text = re.sub(r"~~.*?~~", "", text)
+    text = re.sub(  # glued words: option_b, Answer-B, OptionB
+        r"\b((?i:answer|option|choice))(?:\s?[-_]\s?(?=[A-Ja-j]\b)|(?=[A-J]\b))", r"\1 ", text
+    )
     text = re.sub(r"<(b|i|u|em|strong|p|span)>(.*?)</\1>", r"\2", text, flags=re.DOTALL)
     text = re.sub(r"\\(?:text|textbf|textit|mathrm|mathbf|mathit|mbox|bf|left|right|quad)\b|\\[,!;:()\[\]]", "", text)
     text = re.sub(r"(?<![A-Za-z0-9])_+|_+(?![A-Za-z0-9])", "", text)

@@ -16,6 +16,7 @@ from harness.tasks.benchmark import Benchmark
 from harness.tasks.letter import LETTERS, chosen_letter
 from harness.tasks.lookup import EXTRACTS, FROZEN, LIVE, answer, live, read_extracts
 from harness.tasks.source import Hub
+from harness.tasks.subset import PaperSubset
 from harness.tasks.table import Record
 from harness.tasks.tool import ToolUse
 
@@ -27,8 +28,9 @@ ORDER_SEED = 888
 class Mmlu(Benchmark):
     """Rows have ``question``, ``subject``, ``choices`` (four texts) and ``answer`` (0 to 3, or A to D).
 
-    The hub's validation split runs in one fixed permutation (numpy, seed 888; KVCMAS arXiv 2609.34060); every
-    other source runs in file order.
+    The hub's validation split runs in one fixed permutation (numpy, seed 888; KVCMAS arXiv 2609.34060), and so does
+    the paper's subset, which is this split as a whole, 1,531 rows; every other source runs in file order. No list of
+    ids is at hand, so that a file counts as the paper's by its rows and subjects.
 
     Attributes:
         extractor: ``letter``, the letter as chosen (:func:`harness.tasks.letter.chosen_letter`); or ``substring``,
@@ -45,6 +47,11 @@ class Mmlu(Benchmark):
     lookup: str = FROZEN
 
     hub: ClassVar[Hub] = Hub("cais/mmlu", "all", (("dev", 285), ("validation", 1_531), ("test", 14_042)))
+    paper: ClassVar[PaperSubset] = PaperSubset(
+        1_531,
+        "validation",
+        rule=("a file of its 1,531 rows over 57 subjects in their order", lambda items: _is_validation(items)),
+    )
     sample: ClassVar[str] = "mmlu_sample.jsonl"
     frozen: ClassVar[str] = EXTRACTS
     columns: ClassVar[tuple[str, ...]] = ("question", "subject", "choices", "answer")
@@ -77,7 +84,7 @@ class Mmlu(Benchmark):
         )
 
     def order(self, items: list[Item]) -> list[Item]:
-        if self.split != "validation":
+        if self.split != "validation" and self.subset != "paper":
             return items
         return [items[index] for index in np.random.RandomState(ORDER_SEED).permutation(len(items))]
 
@@ -94,6 +101,10 @@ class Mmlu(Benchmark):
     def score(self, prediction: str, item: Item) -> bool:
         """Equality of letters."""
         return prediction.strip().upper() == item.target
+
+
+def _is_validation(items: Sequence[Item]) -> bool:
+    return len(items) == 1_531 and len({item.fields["subject"] for item in items}) == 57
 
 
 def _choices(record: Record) -> tuple[str, ...]:

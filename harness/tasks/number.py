@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
+from harness.tasks.thought import spoken
+
 MAX_DIGITS = 300  # longer runs of digits, and larger exponents, are noise and not a quantity
 
 _GROUPED = r"\d{1,3}(?:,\d{3}){1,99}(?!\d)(?:\.\d+)?"  # 1,234.50
@@ -18,23 +20,28 @@ _COMMA = r"(?<![\d.,])(?:0,\d+|\d+,\d{1,2}|[1-9]\d{0,2}(?:\.\d{3})+,\d{1,2}|[1-9
 _DOTTED = rf"{_COMMA}|\d{{1,3}}(?:\.\d{{3}}){{2,}}(?!\d)"  # 12,5  1.234,50  1 234,50  1.234.567
 _PLAIN = r"\d+(?:\.\d+)?|(?<![\w.)\]}])\.\d+"
 _NUMBER = rf"(?:{_DOTTED}|{_INDIAN}|{_GROUPED}|{_MARKED}|{_SPACED}|{_PLAIN})"
-_POWER = r"\^[{(]?(?P<power>-?\d+)[})]?"
+_POWER = r"(?:\^|\*\*(?=\d))[{(]?(?P<power>-?\d+)[})]?"
 _SCIENCE = r"(?:[eE](?P<e>[-+]?\d+)(?![A-Za-z\d])|[ ]?[×x*·][ ]?10\^[{(]?(?P<ten>[-+]?\d+)[})]?)"
 _SCALE = r"(?:[ ]?(?P<scale>hundred|thousand|million|billion|trillion)s?\b|(?P<kilo>[kK])(?![A-Za-z]))"
 _LATEX = (
-    rf"\\[dtc]?frac\s*(?:\{{\s*(?P<ltop>-?{_NUMBER})\s*\}}\s*\{{\s*(?P<lbelow>{_NUMBER})\s*\}}|(?P<l1>\d)\s*(?P<l2>\d))"
+    rf"\\[dtc]?frac\s*(?:\{{\s*(?P<ltop>-?{_NUMBER})\s*\}}\s*\{{\s*(?P<lbelow>-?{_NUMBER})\s*\}}"
+    r"|(?P<l1>\d)\s*(?P<l2>\d))"
 )
 _TOKEN = re.compile(
-    rf"(?:(?P<whole>\d+)[ ]*)?{_LATEX}"
+    r"(?<![\d:.,])(?P<clock>\d{1,2}):00(?::00)?(?![\d:])"
+    rf"|(?:(?P<whole>\d+)[ ]*)?{_LATEX}"
     rf"|(?:(?P<mixed>\d+)[ ]{{1,2}})?(?<![\d.,])(?P<top>{_NUMBER})[ ]?/[ ]?(?P<below>{_NUMBER})"
     rf"|(?P<number>{_NUMBER})(?:{_SCIENCE}|{_POWER})?(?:{_SCALE})?",
 )
 _SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _CURRENCY = "$€£¥₹₩₽₺₫฿₱₦¢"
-_CODES = frozenset({"rs", "rm", "us", "usd", "eur", "gbp", "inr", "cad", "aud"})
+_CODES = frozenset({"rs", "rm", "us", "usd", "eur", "gbp", "inr", "cad", "aud", "is", "equals"})
 _LISTED = re.compile(r"^[ \t>*#_(-]*(\d{1,2})[.):](?=[\s*]|$)", re.MULTILINE)
 _STEP = re.compile(r"\bstep\s+#?(\d+)(?=\s*(?:[:.)\]*,–—-]|$))", re.IGNORECASE | re.MULTILINE)
 _SIGN_WORD = re.compile(r"(?:\bnegative|(?:^|\b(?:is|was|be|at|to|equals)|[=:])\s*minus)\s+$", re.IGNORECASE)
+_DENIED = re.compile(
+    rf"(?:(?:[,;(]|\band|\bbut)\s*not|\binstead of|\brather than)\s+[{_CURRENCY}*_-]*\Z", re.IGNORECASE
+)
 _ORDINAL = re.compile(r"(?:st|nd|rd|th)\b")
 _NEAR = 40  # characters around a number that are kept
 _VULGAR = "VULGAR FRACTION"
@@ -54,12 +61,12 @@ class Number:
 
     Attributes:
         value: with its sign.
-        ordinal: written as ``3rd``.
+        aside: an ordinal (``3rd``), or set against another (``7, not 3``): the answer only where nothing else is.
         before, after: the text next to it, at most 40 characters each.
     """
 
     value: Fraction
-    ordinal: bool
+    aside: bool
     before: str
     after: str
 
@@ -73,12 +80,13 @@ def last_number(text: str) -> Fraction | None:
     ``thousand`` to ``trillion`` and ``k``, LaTeX, markdown and code around the number, digits of every script.
 
     Not a number of the answer: an exponent or index (``cm^2``, ``x_1``, ``H2O``), the markers of a numbered list
-    and ``Step 3:``, a division by zero. An ordinal (``3rd``) counts only where nothing else does.
+    and ``Step 3:``, a division by zero. An ordinal (``3rd``) or a number set against another (``7, not 3``) counts
+    only where nothing else does. Of a time on the full hour (``5:00 pm``) the hour is the number.
     A later number always replaces an earlier one, so a corrected answer is read as corrected.
     """
     found = list(numbers(text))
-    cardinal = [number for number in found if not number.ordinal]
-    return (cardinal or found)[-1].value if found else None
+    meant = [number for number in found if not number.aside]
+    return (meant or found)[-1].value if found else None
 
 
 def numbers(text: str) -> Iterator[Number]:
@@ -93,7 +101,8 @@ def numbers(text: str) -> Iterator[Number]:
             continue
         value = -value if _negative(text, match.start()) else value
         before, after = text[max(0, match.start() - _NEAR) : match.start()], text[match.end() : match.end() + _NEAR]
-        yield Number(value, _ORDINAL.match(text, match.end()) is not None, before, after)
+        aside = _ORDINAL.match(text, match.end()) or _DENIED.search(before)
+        yield Number(value, aside is not None, before, after)
 
 
 def gold_number(answer: str) -> Fraction | None:
@@ -118,10 +127,10 @@ def canonical(number: Fraction) -> str:
 
 def _plain(text: str) -> str:
     """One spelling for what means the same: ASCII digits and signs, no LaTeX spacing, ``^`` for superscripts."""
-    text = "".join(_spelling(character) for character in text)
+    text = "".join(_spelling(character) for character in spoken(text))
     text = re.sub(r"<sup>\s*(-?\d+)\s*</sup>", r"^\1", text)
     text = re.sub(r"\\(?:text|textbf|mathrm|mathbf|mathit|mbox|bf)\s*\{", "", text)
-    text = re.sub(r"\\(?:times|cdot)\b", "×", text).replace("{,}", ",")
+    text = re.sub(r"\\(?:times|cdot)(?![A-Za-z])", "×", text).replace("{,}", ",").replace("{\\,}", "")
     text = re.sub(r"\\n(?![A-Za-z])", "\n", text)
     text = re.sub(r"\\[,;: ]", " ", text.replace("\\!", ""))
     return re.sub(r"\\([$%#_&])", r"\1", text)
@@ -166,12 +175,12 @@ def _labels(text: str) -> set[int]:
 def _attached(text: str, start: int) -> bool:
     """Whether the digits at ``start`` belong to a word, an exponent or an index."""
     before = text[max(0, start - 8) : start]
-    if re.search(r"\^[{(]?-?$|[A-Za-z})]_[{]?$", before):
+    if re.search(r"\^[{(]?-?\Z|[A-Za-z})]_[{]?\Z", before):
         return True
-    word = re.search(r"[A-Za-z]+$", before)
+    word = re.search(r"[A-Za-z]+\Z", before)
     if word is None or word[0].lower() in _CODES:
         return False
-    return not re.search(r"\d[xX]$", before)
+    return not re.search(r"\d[xX]\Z", before)
 
 
 def _negative(text: str, start: int) -> bool:
@@ -188,7 +197,7 @@ def _negative(text: str, start: int) -> bool:
     line = head[:-1].rsplit("\n", 1)[-1]
     previous = line.rstrip(" ")[-1:]
     if spaced:
-        return previous in ("=", ":") and previous != ""
+        return previous in ("=", ":") or re.search(r"\b(?:is|are|was|be|equals)\s*\Z", line) is not None
     if line.endswith(" ") or not line:
         return not re.fullmatch(r"[\d)\]}%]", previous)
     return not re.fullmatch(r"[A-Za-z0-9)\]}%.-]", line[-1])
@@ -202,6 +211,8 @@ def _value(match: re.Match[str]) -> Fraction | None:
         if below == 0:
             return None
         return whole + top / below if top >= 0 else top / below - whole
+    if part["clock"]:
+        return Fraction(part["clock"])
     value = _decimal(part["number"])
     exponent = int(part["e"] or part["ten"] or 0)
     power = int(part["power"] or 1)

@@ -35,9 +35,11 @@ _STRONG = (
     r"(?: that| it's| it is)?",
     r"(?:^|[.\n:]\s*)(?:choose|pick|select|mark|take|go with|choosing|picking|selecting)\b",
     r"\b(?:chang|correct|revis|switch|updat|amend)\w*\s+(?:(?:my|the|it|this|that)(?:\s+\w+){0,2}?\s+)?to\b",
-    r"(?:答案|选择|選擇|选|選|正解|答え|정답)\s*(?:是|为|為|は|은)?",
-    r"\b(?:respuesta|réponse|reponse|antwort|risposta|resposta|ответ|odpowiedź|cevap)(?:\s+\w+){0,3}?\s*"
-    r"(?::|\best\b|\bist\b|\bes\b|\bè\b|\bé\b|-)",
+    r"(?:答案|选择|選擇|选项|選項|选|選|正解|答え|정답|답)\s*(?:是|为|為|は|은)?",
+    r"(?:الإجابة|الجواب|उत्तर)(?:\s+(?:الصحيحة|الصحيح|है))?\s*(?:هي|هو|:)?",
+    r"\b(?:respuesta|réponse|reponse|antwort|risposta|resposta|ответ|odpowiedź|cevap|antwoord|svaret|svar|đáp án|"
+    r"jawaban|jawabannya|відповідь)(?:\s+\w+){0,3}?\s*"
+    r"(?::|\b(?:est|ist|es|is|är|er|to|là|adalah|è|é)\b|-)",
     r"\\f?boxed",
     r"#{2,}",
     r"<(?:answer|final|final_answer|choice|result)>",
@@ -46,7 +48,7 @@ _STRONG = (
 _WEAK = (
     r"\b(?:therefore|thus|hence|so|accordingly|consequently|finally|in conclusion|it's|it is|it must be|that's|that is|"
     r"this is|it should be|has to be|we get|gives|corresponds to|matches|points to|leads to|which is|make that|"
-    r"scratch that|"
+    r"scratch that|on (?:reflection|second thoughts?)|"
     r"clearly|certainly|probably|i mean|i meant|or rather|rather|instead|actually|correction|wait|sorry|no|hmm|"
     r"definitely|leaves|leaving|must be|should be|only)\b"
 )
@@ -60,9 +62,11 @@ _JOIN = r"\s*(?:,\s*(?:and|or)?|/|&|\+|\band\b|\bor\b)\s*"
 STRONG = re.compile("(?:" + "|".join(_STRONG) + ")" + _FILLER + _OPEN, re.IGNORECASE)
 WEAK = re.compile(_WEAK + _FILLER + _OPEN, re.IGNORECASE)
 NAMED = re.compile(rf"(?:\b(?:{_NAME}|ans)(?:\s+|(?=[(\[]))|选项\s*|選項\s*)[\"'(\[{{]*$", re.IGNORECASE)
-NOUN = re.compile(  # what a letter after it belongs to
+NOT_MEANT = re.compile(  # a letter after it is somebody's name, or a choice that was not made
     r"\b(?:vitamin|hepatitis|type|grade|plan|group|appendix|figure|point|vector|matrix|set|country|company|person|firm|"
-    r"party|state|event|variable|species|protein|factor|section|class|part|team|city|player|school|influenza)\s+$",
+    r"party|state|event|variable|species|protein|factor|section|class|part|team|city|player|school|influenza)\s+$"
+    r"|\b(?:going to|tempted to|inclined to|about to|at first|initially|originally|used to|would have|might have)"
+    rf"\s+(?:\w+\s+)?(?:{_CHOOSE}|said|thought)\s+(?:{_NAME}\s+)?[\"'(\[{{]*$",
     re.IGNORECASE,
 )
 DENIED_BEFORE = re.compile(
@@ -85,11 +89,15 @@ PRAISE = re.compile(
     r"choice|final|what i (?:choose|pick|would))\b|\s+it is\s*[.!]?\s*$",
     re.IGNORECASE,
 )
-END = re.compile(rf"\s*$|\s*\n|\s*[.,;:!?)\]}}\"'>|/&=<\\]|\s+-|\s+\(|\s+(?:{_AFTER})\b|[\u3040-\uffff]", re.IGNORECASE)
+END = re.compile(
+    rf"\s*$|\s*\n|\s*[.,;:!?)\]}}\"'>|/&=<\\]|\s+-|\s+\(|\s+(?:{_AFTER})\b|\s*[\u0370-\u1fff\u3040-\uffff]",
+    re.IGNORECASE,
+)
 TEXT_END = re.compile(rf"\s*$|\s*\n|\s*[.,;:!?)\]}}\"'](?!\w)|\s+\(|\s+(?:{_AFTER})\b", re.IGNORECASE)
 JOINED = re.compile(
     rf"[)\]}}\"']*{_JOIN}(?:the\s+)?(?:{_NAME}\s+)?[(\[]?(?:(?P<letter>[A-J](?![\w'-]|\s+(?:is|was|would|has|seems|cannot|can)\b)|(?<=[(\[])[a-j](?=[)\]])|[a-j](?=[)\]]?\s*[.!?]?\s*$)))",
 )
+TEXT_JOIN = re.compile(rf"{_JOIN}(?:(?:the|an?)\s+)?", re.IGNORECASE)
 JOINED_BEFORE = re.compile(rf"(?<![\w'])([A-J])[)\]]?\s*(?:/|&|\+|\band\b|\bor\b)\s*(?:{_NAME}\s+)?[(\[]?$")
 RETRACT = re.compile(
     r"\b(?:wait|actually|correction|corrected|sorry|mistake\w*|wrong|instead|rather|change\w*|revis\w+|hmm|oops|scratch|"

@@ -149,6 +149,23 @@ def test_broken_data_is_refused_in_one_sentence(
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("name", ROWS)
+def test_a_parquet_file_with_other_columns_is_refused(name: str, tmp_path: Path) -> None:
+    other = [{"prompt": "a", "label": 1}]
+    path = write(tmp_path / "rows.parquet", other)
+    with pytest.raises(UserError, match=r"rows.parquet: missing column question.*found prompt, label") as error:
+        task(name, source=str(path)).load()
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_without_an_answer_is_refused_in_every_format(name: str, tmp_path: Path) -> None:
+    rows = [*ROWS[name][:2], ROWS[name][2] | {"answer": None}]
+    for suffix in (".jsonl", ".json", ".csv", ".parquet"):
+        with pytest.raises(UserError, match="column 'answer' is empty, but every row needs it"):
+            task(name, source=str(write(tmp_path / f"rows{suffix}", rows))).load()
+
+
 @pytest.mark.parametrize("source", ["missing.jsonl", "missing.parquet", "no/such/folder/rows.csv"])
 def test_a_missing_file_is_refused(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
