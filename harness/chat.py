@@ -13,7 +13,7 @@ from harness import media
 from harness.errors import UserError
 from harness.script import Case, ToolResult, Verdict, judge
 from harness.tasks.agent import Agent
-from harness.tasks.base import Item, Task, Tooled
+from harness.tasks.base import EXTRACTED, Asking, Item, Task, Tooled
 from harness.tasks.tool import ToolUse
 from harness.workflow import QUESTION, Step, Workflow
 from methods.segment import Private, Prompt, Segment, Shared, Span
@@ -151,6 +151,20 @@ class ChatScript:
 
     def _item(self, case: Case) -> Item:
         return self._by_id[case.repeat_of or case.sample_id]
+
+    def extraction(self, ids: Sequence[int]) -> Prompt | None:
+        asked = self.task.asked(self.text(ids)) if isinstance(self.task, Asking) else None
+        if asked is None:
+            return None
+        text: str = self.tokenizer.apply_chat_template(
+            [{"role": "user", "content": MARK}], tokenize=False, add_generation_prompt=True
+        )
+        head, _, tail = text.partition(MARK)
+        whole = self._encode(head, literal=False) + self._encode(asked) + self._encode(tail, literal=False)
+        return Prompt((Private(whole),))
+
+    def extracted(self, ids: Sequence[int], more: Sequence[int]) -> tuple[int, ...]:
+        return (*ids, *self._encode(EXTRACTED), *more)
 
     def predict(self, case: Case, ids: Sequence[int]) -> str | None:
         return self.task.extract(self.text(ids), self._item(case))

@@ -94,6 +94,12 @@ class Script(Protocol):
     def fixed_length(self) -> bool:
         """Whether decoding ignores stop tokens."""
 
+    def extraction(self, ids: Sequence[int]) -> Prompt | None:
+        """The prompt of one more call, which extracts the answer from a final output; None if rules do."""
+
+    def extracted(self, ids: Sequence[int], more: Sequence[int]) -> tuple[int, ...]:
+        """A final output followed by what that call said of it."""
+
     def predict(self, case: Case, ids: Sequence[int]) -> str | None:
         """The answer in an output, not scored."""
 

@@ -13,6 +13,9 @@ from harness.sandbox.base import Execution
 from harness.tasks.agent import Agent
 from harness.tasks.tool import ToolUse
 
+EXTRACTED = "\n\nExtracted: "
+"""Stands in a raw answer before what a further call of the model extracted from it."""
+
 
 @dataclass(frozen=True)
 class Item:
@@ -123,6 +126,14 @@ class Tooled(Protocol):
 
     def use(self, tool: ToolUse, output: str, item: Item) -> str:
         """The result of ``tool`` on the output of an agent, as its readers will see it."""
+
+
+@runtime_checkable
+class Asking(Protocol):
+    """A task whose answers may be extracted by one more call of the model."""
+
+    def asked(self, raw: str) -> str | None:
+        """What the call is asked about a raw answer; None if rules extract it."""
 
 
 @runtime_checkable

@@ -128,6 +128,12 @@ class StreamScript:
     def text(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
+    def extraction(self, ids: Sequence[int]) -> Prompt | None:
+        return None
+
+    def extracted(self, ids: Sequence[int], more: Sequence[int]) -> tuple[int, ...]:
+        return (*ids, *more)
+
     def predict(self, case: Case, ids: Sequence[int]) -> str | None:
         return self.text(ids)
 

@@ -248,3 +248,21 @@ def test_programs_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert not second.correct
     assert main([str(folder), "task.execute=false"]) == 2
     assert "task.execute=true" in capsys.readouterr().err
+
+
+def test_what_the_model_extracted_is_kept_and_scored_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["model=tiny", "method=full_reuse", "task=gsm8k", "limit=2", "workflow.max_new_tokens=4", "tracking=none"]
+    assert run([*words, "task.extractor=model", f"results_dir={tmp_path}"]) == 0
+    assert run([*words, f"results_dir={tmp_path}"]) == 0
+    folders = {
+        "model" in (f / "config.yaml").read_text().split("extractor: ")[1].split()[0]: f for f in tmp_path.glob("*/*")
+    }
+    asked, ruled = (read_rows(folders[key]).rows for key in (True, False))
+    for one, other in zip(asked, ruled, strict=True):
+        answer, mark, _ = one.raw.partition("\n\nExtracted: ")
+        assert mark
+        assert answer == other.raw
+        assert [h.output_ids for h in one.hops] == [h.output_ids for h in other.hops]
+    capsys.readouterr()
+    assert main([str(folders[True])]) == 0
+    assert " 0 change" in capsys.readouterr().out

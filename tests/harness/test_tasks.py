@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 
 from harness.errors import UserError
 from harness.tasks.agent import Agent
-from harness.tasks.base import Item, Task
+from harness.tasks.base import EXTRACTED, Item, Task
 from harness.tasks.gsm8k import Gsm8k
 from harness.tasks.number import gold_number
 
@@ -240,6 +240,23 @@ def test_a_constructor_names_the_option_that_cannot_be_used(options: dict[str, A
 def test_an_unknown_extractor_is_refused() -> None:
     with pytest.raises(Exception, match=r"task\.extractor must be letter or substring, got 'llm'"):
         task("mmlu", extractor="llm")
+
+
+def test_gsm8k_may_ask_the_model_for_the_value() -> None:
+    """E3: the published scores have the model extract; the default does not."""
+    item = Item("1", "How much?", "7")
+    raw = "So 3 + 4 = 7. Or 8?" + EXTRACTED + "The value is 7."
+    asking, ruled = task("gsm8k", extractor="model"), task("gsm8k")
+    assert asking.extract(raw, item) == "7"
+    assert asking.extract("It is 7." + EXTRACTED + "none", item) is None
+    assert ruled.extract(raw, item) == "8"
+    assert asking.extract("It is 7.", item) == "7"
+    assert isinstance(asking, Gsm8k)
+    assert isinstance(ruled, Gsm8k)
+    assert "3 + 4 = 7" in (asking.asked("3 + 4 = 7") or "")
+    assert ruled.asked("3 + 4 = 7") is None
+    with pytest.raises(Exception, match=r"task\.extractor must be last_number or model, got 'llm'"):
+        task("gsm8k", extractor="llm")
 
 
 def test_tasks_load_without_torch_and_datasets() -> None:
