@@ -82,7 +82,7 @@ class ModelFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 class DataFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The data set's manifest: ``source`` is ``sample``, a hub id or a file name; ``sha256`` hashes its ids and
-    contents; ``subset`` is ``all`` or ``paper``."""
+    contents; ``subset`` is ``all`` or ``paper``; ``extractor`` names the rule that reads answers."""
 
     source: str
     split: str | None = None
@@ -90,6 +90,7 @@ class DataFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     rows: int
     sha256: str
     subset: str = "all"
+    extractor: str | None = None
 
 
 class Session(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

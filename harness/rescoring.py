@@ -22,7 +22,7 @@ from harness.errors import UserError
 from harness.folder import CONFIG, PROVENANCE, ROWS, SUMMARY, read_provenance, read_rows, read_summary
 from harness.judged import judged
 from harness.metrics import accuracy
-from harness.provenance import Provenance, collect, utc_now
+from harness.provenance import DataFacts, Provenance, collect, utc_now
 from harness.records import Row, Status
 from harness.script import Verdict, judge
 from harness.store import rewrite
@@ -71,8 +71,9 @@ def rescore(folder: Path, options: Sequence[str], write: bool, words: Sequence[s
     summary = msgspec.structs.replace(summarise(rows, heading_of(run.summary)), rescored=note)
     show(run, rows, summary, changed)
     if write:
-        data = next((s.data for s in run.provenance.sessions if s.data is not None), None)
-        rewrite(folder, run.rows, rows, summary, msgspec.structs.replace(session, data=data))
+        prompts = run.provenance.sessions[-1].prompt_sha256 if run.provenance.sessions else None
+        session = msgspec.structs.replace(session, data=data_of(run), prompt_sha256=prompts)
+        rewrite(folder, run.rows, rows, summary, session)
         print(f"written: {folder / ROWS} and {folder / SUMMARY}")
     elif changed:
         print("nothing was written; add --write to replace rows and summary")
@@ -133,7 +134,7 @@ def task_of(run: Finished, options: Sequence[str]) -> Task:
 
 def items_of(run: Finished, task: Task) -> dict[str, Item]:
     """The task's items by id. Raises UserError unless they are the data of the run."""
-    recorded = next((s.data for s in run.provenance.sessions if s.data is not None), None)
+    recorded = data_of(run)
     dataset = task.load()
     manifest = dataset.manifest
     if recorded is not None and recorded.sha256 != manifest.sha256:
@@ -143,6 +144,10 @@ def items_of(run: Finished, task: Task) -> dict[str, Item]:
             f"{recorded.sha256[:12]}); give the same data with task.source=<path>"
         )
     return {item.id: item for item in dataset.items}
+
+
+def data_of(run: Finished) -> DataFacts | None:
+    return next((s.data for s in run.provenance.sessions if s.data is not None), None)
 
 
 def scored_again(row: Row, task: Task, items: Mapping[str, Item]) -> Row:

@@ -77,6 +77,7 @@ def load_benchmark(task: Task, workflow: Workflow, limit: int | None) -> Workloa
         rows=manifest.rows,
         sha256=manifest.sha256,
         subset=manifest.subset,
+        extractor=task.extractor,
     )
     return chat(facts, task, items, workflow)
 

@@ -85,11 +85,15 @@ class Benchmark(ABC):
         table = read(self.source, self.sample, self.hub, self.split, self.revision, self.columns)
         items = [self.item(index, record) for index, record in enumerate(table.records)]
         if self.subset == "paper":
-            items = self.paper.select(items, self.source, self.split)
+            items = self.of_paper(items)
         if self.source == "hub" or self.subset == "paper":
             items = self.order(items)
         manifest = Manifest(table.source, table.revision, table.split, len(items), items_sha256(items), self.subset)
         return Dataset(tuple(items), manifest)
+
+    def of_paper(self, items: list[Item]) -> list[Item]:
+        """The paper's questions among all items. Raises UserError if they are not known or not all there."""
+        return self.paper.select(items, self.source, self.split)
 
     def order(self, items: list[Item]) -> list[Item]:
         """Running order of a hub split, or of the paper's subset, given in file order."""

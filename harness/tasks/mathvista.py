@@ -16,6 +16,7 @@ from harness.tasks.benchmark import Benchmark
 from harness.tasks.drawing import draw
 from harness.tasks.letter import LETTERS
 from harness.tasks.source import Hub
+from harness.tasks.subset import PaperSubset
 from harness.tasks.table import Record
 
 QUESTION_TYPES = ("multi_choice", "free_form")
@@ -32,12 +33,13 @@ class MathVista(Benchmark):
     """
 
     hub: ClassVar[Hub] = Hub("AI4Math/MathVista", "default", (("testmini", 1_000),))
+    paper: ClassVar[PaperSubset] = PaperSubset(1_000, "testmini")
     sample: ClassVar[str] = "mathvista_sample.jsonl"
     columns: ClassVar[tuple[str, ...]] = ("question", "answer", "question_type", "answer_type")
 
     @property
     def extractor(self) -> str:
-        return "mathvista_rules"
+        return mathvista_answer.EXTRACTOR
 
     def item(self, index: int, record: Record) -> Item:
         question, answer = record.text("question"), record.text("answer")

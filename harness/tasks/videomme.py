@@ -23,6 +23,7 @@ from harness.tasks.tool import ToolUse
 
 CLASSES = ("short", "medium", "long")
 PER_CLASS = 150
+PAPER_RULE = 1_350  # questions that the paper's rule selects; its scores count the 1,296 whose clips could be had
 ENDINGS = (".mp4", ".mkv", ".webm")
 _LABEL = re.compile(r"^\s*\(?([A-J])[.):]\s*")
 
@@ -36,9 +37,9 @@ class VideoMME(Benchmark):
     Attributes:
         frames: frames shown of a clip, at (i + 0.5) / frames of its duration (KVCMAS arXiv 2609.34060).
         videos: folder with ``<videoID>.mp4`` (.mkv, .webm); None is the data file's, or the working directory.
-        subset: of the hub's questions; ``paper``: every second clip of each class of duration, 150 at most, by class
-            and then clip (1,350 questions, of which the published scores cover the 1,296 whose clips could be
-            obtained); or ``all``.
+        subset: ``all``, or ``paper``: every second clip of each class of duration, 150 at most, by class and then clip.
+            That makes 1,350 questions; the published scores cover 1,296 of them, whose ids are not known (those whose
+            clips could be obtained), so that clips which are missing here are rows that say so.
         lookup: where marked terms are looked up, as for MMLU (:class:`harness.tasks.mmlu.Mmlu`).
 
     Raises:
@@ -47,7 +48,6 @@ class VideoMME(Benchmark):
 
     frames: int = 32
     videos: str | None = None
-    subset: str = "paper"
     lookup: str = FROZEN
 
     hub: ClassVar[Hub] = Hub("lmms-eval/Video-MME", "videomme", (("test", 2_700),))
@@ -59,8 +59,6 @@ class VideoMME(Benchmark):
         super().__post_init__()
         if isinstance(self.frames, bool) or not isinstance(self.frames, int) or self.frames < 1:
             raise UserError(f"task.frames must be a positive integer, got {self.frames!r}")
-        if self.subset not in ("paper", "all"):
-            raise UserError(f"task.subset must be paper or all, got {self.subset!r}")
 
     @property
     def extractor(self) -> str:
@@ -93,14 +91,18 @@ class VideoMME(Benchmark):
             media=self._clips(record),
         )
 
-    def order(self, items: list[Item]) -> list[Item]:
-        if self.subset == "all":
-            return items
+    def of_paper(self, items: list[Item]) -> list[Item]:
         chosen = []
         for duration in CLASSES:
             of_class = [item for item in items if item.fields["subject"] == duration]
             videos = sorted({item.fields["video"] for item in of_class})[::2][:PER_CLASS]
             chosen += [item for video in videos for item in of_class if item.fields["video"] == video]
+        if len(chosen) != PAPER_RULE:
+            raise UserError(
+                f"task.subset=paper: every second clip of each class of duration in task.source={self.source} makes "
+                f"{len(chosen):,} questions, not the {PAPER_RULE:,} of the whole test split; set task.source=hub or "
+                "task.subset=all"
+            )
         return chosen
 
     def question(self, item: Item) -> str:

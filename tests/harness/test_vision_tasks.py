@@ -117,13 +117,20 @@ def test_the_papers_clips_are_every_second_one_of_each_class(tmp_path: Path) -> 
             for q in range(3)
         ),
     )
-    made: Any = task("videomme", source=source)
-    items = made.order(list(made.load().items))
+    items = task("videomme", source=source, subset="paper").load().items
     assert len(items) == 1350
     assert [item.fields["video"] for item in items[::3]] == [
         f"{i:03}" for start in (300, 600, 0) for i in range(start, start + 300, 2)
     ]
-    assert type(made).order(task("videomme", source=source, subset="all"), items) == items
+    assert len(task("videomme", source=source).load().items) == 2700
+
+
+@pytest.mark.parametrize(
+    ("name", "count"), [("videomme", "not the 1,350"), ("mathvista", "the paper's 1,000 questions")]
+)
+def test_the_papers_questions_are_not_in_the_sample(name: str, count: str) -> None:
+    with pytest.raises(UserError, match=f"task.subset=paper: .*task.source=sample.*{count}"):
+        task(name, subset="paper").load()
 
 
 def test_clips_are_found_by_their_name_in_a_folder(tmp_path: Path) -> None:
