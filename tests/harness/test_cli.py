@@ -103,7 +103,7 @@ REFUSED = [
     ("+method=dense", "+method=dense: write method=dense, without the plus sign"),
     ("method._target_=no_such_package_here.X", "method._target_=no_such_package_here.X: there is no module"),
     ("task=gsm9k", "task=gsm9k: there is no such task, did you mean gsm8k?"),
-    ("model=tinny workflow=ful", "model=tinny: there is no such model, did you mean tiny?"),
+    ("model=tinny workflow=ful", "model=tinny: there is no such model, did you mean tiny or tiny_vlm?"),
     ("experiment=paper", "experiment=paper: write +experiment=paper"),
     ("+experiment=papper", "experiment=papper: there is no such experiment, did you mean paper?"),
     ("limit=abc", "limit=abc: expected an integer or null"),
