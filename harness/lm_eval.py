@@ -136,7 +136,7 @@ class Kvcmas(LM):  # type: ignore[misc,unused-ignore]
         def load(parts: Parts, _: DictConfig) -> Workload:
             task: Requests = replace(parts.task, items=items)
             workload = load_benchmark(task, parts.workflow, None)
-            return replace(workload, write=lambda *with_: task.script(parts.workflow, *with_))
+            return replace(workload, write=lambda *model: task.script(parts.workflow, *model))
 
         complete(cfg, self.names, folder, load)
         self.folders.append(folder)

@@ -84,7 +84,7 @@ class Requests:
         return False
 
     def script(self, workflow: Workflow, *model: Any) -> ChatScript:
-        """For a tokenizer, the ids that end a turn and the reader of media, as :attr:`Workload.write`."""
+        """``model``: tokenizer, stop ids and reader of media, as :class:`harness.chat.ChatScript` takes them."""
         kind = PlainScript if self.prompt == "plain" else RequestScript
         return kind(self, self.items, workflow, *model)
 
