@@ -126,7 +126,7 @@ class Kvcmas(LM):  # type: ignore[misc,unused-ignore]
     def _answers(self, requests: Sequence[Request], room: int) -> dict[Request, str]:
         """Run distinct requests whose last agent may write ``room`` tokens."""
         items = of(requests)
-        facts = {"max_new_tokens": room, "asked": self.asked, "requests_sha256": _sha256(requests)}
+        facts = {"max_new_tokens": room, "asked_by": self.asked, "requests_sha256": _sha256(requests)}
         cfg = OmegaConf.merge(self.cfg, {"task": {**facts, "name": "-".join(filter(None, ("lm_eval", self.asked)))}})
         assert isinstance(cfg, DictConfig)
         folder = Path(
@@ -141,7 +141,10 @@ class Kvcmas(LM):  # type: ignore[misc,unused-ignore]
         complete(cfg, self.names, folder, load)
         self.folders.append(folder)
         rows = {row.sample_id: row for row in read_rows(folder).rows if row.repeat == 0}
-        if failed := sum(row.status is not Status.ok for row in rows.values()):
+        failed = sum(row.status is not Status.ok for row in rows.values())
+        if failed == len(rows):
+            raise RuntimeError(f"none of the {failed} requests ran to its end, see {folder / 'errors.log'}")
+        if failed:
             print(f"warning: {failed} requests failed and count as empty answers, see {folder}", file=sys.stderr)
         return {request: rows[item.id].prediction or "" for request, item in zip(requests, items, strict=True)}
 

@@ -31,7 +31,7 @@ class Requests:
     Attributes:
         prompt: ``workflow``: the text is the question that all agents share; ``plain``: one call, whose prompt is the
             text and nothing else, as a model without agents gets it.
-        asked: names of the tasks that ask, for the record.
+        asked_by: names of the tasks that ask, for the record.
         requests_sha256: hash of all requests; like every field it is part of a run's identity.
         max_new_tokens: of the last agent, as the requests say; the others keep to the workflow's.
         items: the requests.
@@ -44,7 +44,7 @@ class Requests:
     lead_in: str
     agents: tuple[Agent, ...]
     final: Agent
-    asked: str = ""
+    asked_by: str = ""
     requests_sha256: str = ""
     max_new_tokens: int = 256
     items: tuple[Item, ...] = ()
@@ -67,7 +67,7 @@ class Requests:
         """The requests. Raises UserError if there are none: another harness has to make them."""
         if not self.items:
             raise UserError("task=lm_eval asks nothing by itself: python -m harness.lm_eval tasks=<name> method=...")
-        manifest = Manifest(f"lm_eval:{self.asked}", "", "", len(self.items), items_sha256(self.items))
+        manifest = Manifest(f"lm_eval:{self.asked_by}", "", "", len(self.items), items_sha256(self.items))
         return Dataset(self.items, manifest)
 
     def question(self, item: Item) -> str:
