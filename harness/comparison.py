@@ -10,6 +10,7 @@ from itertools import groupby
 from pathlib import Path
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -18,7 +19,8 @@ from harness.summary import Fidelity, Latency, Part, Summary
 from harness.table import NONE, VERIFY, columns, complete, hundreds, seconds, size
 from harness.verified import mark
 
-WIDTH = 132  # columns of the table below, also where the output is no terminal
+NAMES = 32  # columns of a run's name before it is folded
+WIDE = 1000  # columns that no table needs
 
 NOTE = """\
 from: what the method was implemented from; glue: what happens to private text between shared spans; accuracy with
@@ -42,7 +44,6 @@ def print_comparison(
         UserError: if a run has no summary, or one that cannot be read.
     """
     console = console or Console()
-    console = Console(file=console.file, width=max(console.width, WIDTH), force_terminal=console.is_terminal)
     summaries = [complete(folder) for folder in folders]
     tasks = sorted({f"{s.task}, model {s.model}" for s in summaries})
     console.print(Text(f"\n{'; '.join(tasks)}\n"))
@@ -53,7 +54,10 @@ def print_comparison(
         found = list(group)
         if several or forced:
             console.print(Text(f"{'teacher-forced' if forced else 'closed loop'}\n"))
-        console.print(comparison([s for s, _ in found], [name for _, name in found]))
+        table = comparison([s for s, _ in found], [name for _, name in found])
+        # Nothing is cropped: where the terminal is narrower, it wraps the lines.
+        width = max(console.width, Measurement.get(console, console.options.update(width=WIDE), table).maximum)
+        Console(file=console.file, width=width, force_terminal=console.is_terminal).print(table)
         console.print()
     console.print(Text(NOTE), soft_wrap=True)
     if any(s.verified is not True for s in summaries):
@@ -68,7 +72,7 @@ def comparison(summaries: Sequence[Summary], names: Sequence[str]) -> Table:
         "run", "from", "glue", "accuracy\n%", "fresh\n%", "reuse\n%", "TTFT", "state", "K err\n%", "V err\n%",
         "KL", "prefix\n%", "same\nans %", "not ok",
     )  # fmt: skip
-    table.columns[0].min_width = min(28, max(map(len, names), default=0))
+    table.columns[0].min_width = table.columns[0].max_width = min(NAMES, max(12, *map(len, names), 0))
     for s, name in zip(summaries, names, strict=True):
         table.add_row(
             Text("\n".join(filter(None, (name, mark(s.verified))))),
