@@ -56,7 +56,7 @@ from methods.segment import Placed, Prompt
 class Ridge:
     """Attributes:
     tau: largest expected relative KV error of a span (root mean square over keys, values and layers) at which its hop
-        may reuse; above it, or while nothing is known, the hop runs dense and teaches. 0 is always dense, .inf never.
+        may reuse; above it, or while nothing is known, the hop runs dense and teaches. 0 is always dense, inf never.
     features, landmarks: principal directions of a token's values, and rows whose likeness to it counts.
     rank: of the correction that is applied.
     warmup: dense requests whose rows choose directions and landmarks.
@@ -71,7 +71,7 @@ class Ridge:
     fidelity: what the implementation was written from.
     """
 
-    tau: float = 0.3
+    tau: float = 0.2
     features: int = 64
     landmarks: int = 256
     rank: int = 64
