@@ -1,4 +1,4 @@
-"""``python -m harness.analyse ridge model=... task=... [limit=128]``: how well corrections predict deltas, on real hops.
+"""``python -m harness.analyse ridge model=... task=...``: how well corrections predict deltas, on real hops.
 
 Requests run dense once. Their hops are then shown to every method as if it had run them, and each corrects hops that
 it has not seen: delta energy that remains (1 is rotation alone) against requests observed, KL of the first token

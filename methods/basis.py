@@ -124,7 +124,7 @@ def _leading(rows: Tensor, count: int) -> Tensor:
     kept = min(count, *rows.shape)
     wide = rows.double()
     if rows.shape[0] < rows.shape[1]:
-        values, left = torch.linalg.eigh(wide @ wide.T)
+        left = torch.linalg.eigh(wide @ wide.T)[1]
         left = left.flip(1)[:, :kept]
         vectors = wide.T @ left
         vectors = vectors / vectors.norm(dim=0).clamp_min(1e-12)

@@ -16,6 +16,7 @@ from torch import Tensor
 from kernels.regression import Spectrum, leverage
 from methods.basis import Basis
 from methods.evidence import Evidence, Risk
+from methods.lesson import PARTS, Lesson, Settings
 
 PENALTIES = (10.0, 100.0, 1000.0)  # features have unit mean square, so these are rows' worth of doubt
 FIRST = 1  # index of the penalty before any has been compared
@@ -25,56 +26,9 @@ VOTING = 64  # rows of a hop at most on which penalties are compared
 CHUNK = 1024  # rows learned at once
 
 
-@dataclass(frozen=True)
-class Settings:
-    """See :class:`methods.ridge.Ridge`; ``groups`` is 2 (L - 1), ``width`` C, ``taps`` the number of layers looked at."""
-
-    features: int
-    landmarks: int
-    rank: int
-    warmup: int
-    memory: int
-    caution: float
-    penalty: float | None
-    shrink: bool
-    groups: int
-    width: int
-    taps: int
-    floor: float
-
-    @property
-    def keep(self) -> float:
-        return 1 - 1 / self.memory
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """Rows of a dense hop.
-
-    Attributes:
-        source: fp32 ``[n, S]``, tapped values; delta: fp32 ``[n, G C]``, keys of all layers from 1 on, then values;
-        energy: fp64 ``[G]``, squared norm of the exact rows; distance: int64 ``[n]`` from the span's start.
-    """
-
-    source: Tensor
-    delta: Tensor
-    energy: Tensor
-    distance: Tensor
-
-    def __len__(self) -> int:
-        return len(self.distance)
-
-    def thinned(self, most: int) -> Rows:
-        """At most ``most`` of them, evenly spaced; the energy is scaled alike."""
-        if len(self) <= most:
-            return self
-        at = torch.arange(most, device=self.distance.device) * len(self) // most
-        return Rows(self.source[at], self.delta[at], self.energy * (most / len(self)), self.distance[at])
-
-
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """``inverse`` fp32 ``[p, p]`` of the penalised Gram matrix; ``left`` fp32 ``[p, r]``, ``right`` fp32 ``[r, G C]``."""
+    """``inverse`` fp32 ``[p, p]`` of the penalised Gram matrix; fp32 ``left [p, r]`` and ``right [r, G C]``."""
 
     inverse: Tensor
     left: Tensor
@@ -86,8 +40,8 @@ class Correction:
     """A predicted correction of T rows: ``left`` fp32 ``[T, r]`` times ``right`` fp32 ``[r, G C]``.
 
     Attributes:
-        risk: fp32 ``[T]``, relative energy that is expected to remain. error: the relative error of the whole span
-            that its mean true value exceeds with little probability, root mean square over keys, values and layers.
+        risk: fp32 ``[T]``, relative energy that is expected to remain.
+        error: relative error expected of the whole span, with a margin: root mean square over keys, values, layers.
         shares: fp32 ``[G]``, what of the map's output is applied (it is contained in ``right``).
     """
 
@@ -131,7 +85,7 @@ class EdgeMap:
     settings: Settings
     seen: int = 0
     last: str = ""
-    waiting: tuple[Rows, ...] = ()
+    waiting: tuple[Lesson, ...] = ()
     learned: Learned | None = None
 
     def correction(self, source: Tensor, distance: Tensor) -> Correction | None:
@@ -146,7 +100,7 @@ class EdgeMap:
         right = known.solution.right * shares.repeat_interleave(self.settings.width)
         return Correction(self._left(features, known.solution), right, risk, error, shares)
 
-    def after(self, rows: Rows, name: str) -> EdgeMap:
+    def after(self, rows: Lesson, name: str) -> EdgeMap:
         """With one more dense request."""
         seen = self.seen + 1
         if self.learned is not None:
@@ -163,19 +117,24 @@ class EdgeMap:
             return left
         return left / (1 + self.settings.caution * leverage(features, solution.inverse))[:, None]
 
-    def _begin(self, waiting: tuple[Rows, ...], seen: int) -> Learned:
+    def _begin(self, waiting: tuple[Lesson, ...], seen: int) -> Learned:
         s, some = self.settings, torch.cat([rows.source for rows in waiting])
         basis = Basis.of(some, s.taps, s.features, s.landmarks, s.floor)
         p, device = basis.size, some.device
-        gram, cross = torch.zeros(p, p, dtype=torch.float64, device=device), torch.zeros(p, s.groups * s.width, device=device)
+        gram, cross = (
+            torch.zeros(p, p, dtype=torch.float64, device=device),
+            torch.zeros(p, s.groups * s.width, device=device),
+        )
         level = torch.zeros(s.groups + 1, dtype=torch.float64, device=device)
         for rows in waiting:
             gram, cross, level = self._sums(basis, gram, cross, level, rows)
         scores = torch.zeros(len(PENALTIES), dtype=torch.float64, device=device)
         evidence, risk = Evidence.none(s.groups, device), Risk.none(p, device)
-        return Learned(basis, gram, cross, level, scores, self._solved(gram, cross, level, scores), evidence, risk, seen)
+        return Learned(
+            basis, gram, cross, level, scores, self._solved(gram, cross, level, scores), evidence, risk, seen
+        )
 
-    def _learn(self, known: Learned, rows: Rows, seen: int) -> Learned:
+    def _learn(self, known: Learned, rows: Lesson, seen: int) -> Learned:
         evidence, risk = self._judge(known, rows.thinned(JUDGED))
         due = seen >= known.solved * 1.1
         scores = self._vote(known, rows.thinned(VOTING)) if due and self.settings.penalty is None else known.scores
@@ -185,7 +144,7 @@ class EdgeMap:
         return Learned(known.basis, gram, cross, level, scores, solution, evidence, risk, solved)
 
     def _sums(
-        self, basis: Basis, gram: Tensor, cross: Tensor, level: Tensor, rows: Rows
+        self, basis: Basis, gram: Tensor, cross: Tensor, level: Tensor, rows: Lesson
     ) -> tuple[Tensor, Tensor, Tensor]:
         keep = self.settings.keep
         gram, cross = keep * gram, keep * cross
@@ -209,7 +168,7 @@ class EdgeMap:
         left, right = spectrum.reduced(found, penalty, self.settings.rank, weights)
         return Solution(spectrum.inverse(penalty).float(), left, right)
 
-    def _judge(self, known: Learned, rows: Rows) -> tuple[Evidence, Risk]:
+    def _judge(self, known: Learned, rows: Lesson) -> tuple[Evidence, Risk]:
         """What the map as it is would have made of rows that it has not seen."""
         s = self.settings
         features = known.basis.features(rows.source, rows.distance)
@@ -230,8 +189,8 @@ class EdgeMap:
         penalty = self._penalty(known.scores)
         return known.evidence.after(moved, agreed, spent, ratio), known.risk.after(features, energy, s.keep, penalty)
 
-    def _vote(self, known: Learned, rows: Rows) -> Tensor:
-        """Scores after one more request: relative energy that each penalty leaves, mean over keys, values and layers."""
+    def _vote(self, known: Learned, rows: Lesson) -> Tensor:
+        """Scores after one more request: relative energy that each penalty leaves."""
         features, spectrum = known.basis.features(rows.source, rows.distance), Spectrum.of(known.gram)
         found = []
         for penalty in PENALTIES:
@@ -246,7 +205,7 @@ class EdgeMap:
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything it keeps, by name."""
-        found = {f"waiting.{i}.{n}": getattr(r, n) for i, r in enumerate(self.waiting) for n in ROWS}
+        found = {f"waiting.{i}.{n}": getattr(r, n) for i, r in enumerate(self.waiting) for n in PARTS}
         if self.learned is None:
             return found
         known, solution = self.learned, self.learned.solution
@@ -261,7 +220,7 @@ class EdgeMap:
     @classmethod
     def load(cls, settings: Settings, facts: Mapping[str, int | str], blob: Mapping[str, Tensor]) -> EdgeMap:
         count = int(facts["waiting"])
-        waiting = tuple(Rows(*(blob[f"waiting.{i}.{name}"] for name in ROWS)) for i in range(count))
+        waiting = tuple(Lesson(*(blob[f"waiting.{i}.{name}"] for name in PARTS)) for i in range(count))
         learned = None
         if "gram" in blob:
             learned = Learned(
@@ -273,6 +232,3 @@ class EdgeMap:
                 int(facts["solved"]),
             )
         return cls(settings, int(facts["seen"]), str(facts["last"]), waiting, learned)
-
-
-ROWS = ("source", "delta", "energy", "distance")

@@ -48,16 +48,17 @@ class Evidence:
         return torch.where(clear, best.clamp(0, 1), torch.zeros_like(best)).float()
 
     def margin(self) -> float:
-        """Factor on a predicted error that its mean true value exceeds with little probability; inf if nothing is known.
+        """Factor on a predicted error; inf while nothing is known.
 
-        Mean ratio plus one standard error, with one imagined request at a spread of 100 % so that few say little.
+        Mean ratio of true to predicted, not below 1, plus one standard error, with one imagined request at a spread of
+        100 %, so that few say little.
         """
         count, total, squares = self.ratios.tolist()
         if not count:
             return float("inf")
         mean = total / count
         variance = (max(squares - total * mean, 0.0) + mean * mean) / count
-        return mean + float((variance / count) ** 0.5)
+        return max(mean, 1.0) + float((variance / count) ** 0.5)
 
     def after(self, moved: Tensor, agreed: Tensor, spent: Tensor, ratio: float | None) -> Evidence:
         """With one more request, all ``[G]`` relative to its exact rows; ``ratio`` None if no error was predicted."""
@@ -107,9 +108,9 @@ class Risk:
         return bool(self.mean[0] > 0)
 
     def of(self, features: Tensor) -> Tensor:
-        """fp32 ``[T]``: predicted energy of rows with ``features [T, p]``; never below a tenth of the mean."""
+        """fp32 ``[T]``: predicted energy of rows with ``features [T, p]``; never below a quarter of the mean."""
         mean = float(self.mean[1] / self.mean[0].clamp_min(1e-30))
-        return (mean + features @ self.slope).clamp_min(0.1 * mean)
+        return (mean + features @ self.slope).clamp_min(0.25 * mean)
 
     def after(self, features: Tensor, energy: Tensor, keep: float, penalty: float) -> Risk:
         """With the rows of one more request: true ``energy [T]`` left at rows with ``features [T, p]``."""

@@ -29,26 +29,24 @@ from methods.base import (
     FreshRows,
     Hop,
     Plan,
-    Probe,
     Reuse,
     Rows,
-    RowView,
-    Selection,
     Shape,
     Snapshot,
     Source,
     StateBytes,
 )
-from methods.basis import FLAT, taps, tapped
+from methods.basis import FLAT, tapped, taps
 from methods.checked import rounded
+from methods.chosen import ChosenRows
 from methods.corrected import Corrected
-from methods.edge_map import Correction, EdgeMap, Settings
-from methods.edge_map import Rows as Seen
+from methods.edge_map import Correction, EdgeMap
 from methods.frame import Blend, Frame
+from methods.lesson import Lesson, Settings
 from methods.limits import Limits
 from methods.options import at_least
-from methods.prefix import RolePrefixes, digest
-from methods.recompute import share, top, union
+from methods.prefix import RolePrefixes, context, digest
+from methods.recompute import share, top
 from methods.segment import Placed, Prompt
 
 
@@ -108,7 +106,10 @@ class Ridge:
         soon = {**open_, "min_requests": 1, "warmup": 1, "shrink": False}
         every = {"features": 512, "landmarks": 512, "rank": sys.maxsize, "penalty": 1e-3, "caution": 0.0}
         return Limits(
-            reusing=soon, dense={"tau": 0.0}, reuse={**open_, "recompute": 0.0}, exact={**soon, **every, "recompute": 0.0}
+            reusing=soon,
+            dense={"tau": 0.0},
+            reuse={**open_, "recompute": 0.0},
+            exact={**soon, **every, "recompute": 0.0},
         )
 
     def bind(self, shape: Shape, seed: int) -> None:
@@ -199,10 +200,10 @@ class Ridge:
         return found
 
     def _key(self, hop: Hop, place: Placed, source: Source) -> str:
-        """Names the edge: the span, both agents, and what either reads before it, so that another prompt is another edge."""
+        """Names the edge: the span, both agents and what either reads before it; another prompt is another edge."""
         span = place.span.id if place.span else ""
         origin = self._prompts.get(hop.trajectory, {}).get(source.hop)
-        return f"{span}:{source.agent}/{_context(origin, span)}>{hop.agent}/{_context(hop.prompt, span)}"
+        return f"{span}:{source.agent}/{context(origin, span)}>{hop.agent}/{context(hop.prompt, span)}"
 
     def _correction(self, known: EdgeMap, source: Source) -> Correction | None:
         distance = torch.arange(len(source.kv), device=source.kv.v.device)
@@ -219,13 +220,13 @@ class Ridge:
         blend = Blend([(left, right[0])], [(left, right[1])], weights, weights)
         return Corrected(self._frame, self._frame.keys(source.kv), self._frame.values(source.kv), blend)
 
-    def _rows(self, place: Placed, source: Source, executed: Executed) -> Seen:
+    def _rows(self, place: Placed, source: Source, executed: Executed) -> Lesson:
         exact = executed.kv(place.start, place.stop)
         parts = [x[1:].transpose(1, 2).flatten(2) for x in self._frame.delta(exact, source.kv)]  # [L - 1, T, C] each
         delta = torch.cat(parts).transpose(0, 1).flatten(1)
         energy = torch.cat([x[1:].double().square().sum((1, 2, 3)) for x in (exact.k, exact.v)])
         distance = torch.arange(len(place), device=delta.device)
-        return Seen(tapped(source.kv.v, self._taps), delta, energy, distance)
+        return Lesson(tapped(source.kv.v, self._taps), delta, energy, distance)
 
     def _refreshing(self, trajectory: str) -> bool:
         return int(digest(f"{self._seed}|{trajectory}")[:8], 16) < self.refresh * 2**32
@@ -236,32 +237,3 @@ class Ridge:
         if found is not None and math.isfinite(found.error):
             notes["gate"] = max(found.error, notes.get("gate", 0.0))
             notes["applied"] = float(found.shares.mean())
-
-
-@dataclass(frozen=True, eq=False)
-class ChosenRows:
-    """Rows given per segment, int64 and sorted, run beside the fresh rows at every layer."""
-
-    chosen: Mapping[int, Tensor]
-
-    def first_rows(self, view: RowView) -> Tensor:
-        return union(view.fresh, *(view.reused[index][rows] for index, rows in self.chosen.items()))
-
-    def probes(self, layer: int) -> bool:
-        return False
-
-    def select(self, layer: int, view: RowView, current: Tensor, probe: Probe | None) -> Selection:
-        return Selection(current)
-
-
-def _context(prompt: Prompt | None, span: str) -> str:
-    """Digest of what stands before a span: private text, and the names of other spans; all of the prompt where the
-    span is not in it, as where it was generated."""
-    if prompt is None:
-        return ""
-    parts = []
-    for place in prompt.placed:
-        if place.span is not None and place.span.id == span:
-            break
-        parts.append(place.span.id if place.span is not None else ",".join(map(str, place.segment.ids)))
-    return digest("|".join(parts))[:12]

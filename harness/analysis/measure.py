@@ -39,7 +39,7 @@ class Energies:
 
     @property
     def remaining(self) -> tuple[float, float]:
-        """Of keys and of values, the energy left over that of the delta, each summed over layers; 1 is rotation alone."""
+        """Of keys and of values, energy left over that of the delta, summed over layers; 1 is rotation alone."""
         left, delta = self.left.sum(1), self.delta.sum(1).clamp_min(1e-30)
         return float(left[0] / delta[0]), float(left[1] / delta[1])
 

@@ -72,7 +72,7 @@ class Downstream(msgspec.Struct, frozen=True):
 
 
 class Foreseen(msgspec.Struct, frozen=True):
-    """One held-out hop under the ridge: the error its gate expected, the true one, the KL, and the entropy gate's value."""
+    """One held-out hop under the ridge: the error its gate expects, the true one, KL, the entropy gate's value."""
 
     expected: float
     error: float
@@ -121,8 +121,6 @@ def analyse(words: Sequence[str], options: Options) -> Analysis:
     parts = build(cfg)
     cases, shifted = _cases(parts, words, options)
     field = list(contenders(options.observed[-1]))
-    for contender in field:  # every mistake in the options before anything heavy
-        composed((*words, *contender.words.split()), Composed())
     engine, facts = parts.backend, parts.model.facts()
     check_context(_script(parts, parts.model.tokenizer()), cases, facts.context, names.task)
     loaded = parts.model.load()
@@ -141,7 +139,9 @@ def analyse(words: Sequence[str], options: Options) -> Analysis:
     bench = Bench(engine, by_case[:most], by_case[most : len(cases)], by_case[len(cases) :], options)
     for contender in _tracked(field, "judging"):
         bench.judge(contender, contender.method(words, engine.shape, int(cfg.seed)))
-    entropy = Contender(GATE, "method=kvcmas method.gate=entropy method.gate_question=true").method(words, engine.shape, 0)
+    entropy = Contender(GATE, "method=kvcmas method.gate=entropy method.gate_question=true").method(
+        words, engine.shape, 0
+    )
     found = Analysis(
         model=facts.name,
         revision=facts.revision,

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 NOTE = """\
 K, V: delta energy that remains on held-out hops, of what rotation alone leaves (lower is better, 1 is no correction);
-error: relative KV error, root mean square over keys, values and layers. KL: of the first token against dense, nats, mean
-over held-out hops; ratios of means with 95 % intervals of a paired bootstrap. Every gate is open in these two tables.
+error: relative KV error, root mean square over keys, values and layers. KL: of the first token against dense, nats,
+mean over held-out hops; ratios of means with 95 % intervals of a paired bootstrap. All gates are open, except in the
+last table, where each orders the hops that the ridge corrects.
 """
 
 
