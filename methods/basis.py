@@ -131,4 +131,5 @@ def _leading(rows: Tensor, count: int) -> Tensor:
     else:
         vectors = torch.linalg.eigh(wide.T @ wide)[1].flip(1)[:, :kept]
     sign = vectors.gather(0, vectors.abs().argmax(0)[None]).sign()
-    return (vectors * torch.where(sign == 0, torch.ones_like(sign), sign)).float()
+    fixed: Tensor = vectors * torch.where(sign == 0, torch.ones_like(sign), sign)
+    return fixed.float()

@@ -187,7 +187,7 @@ class EdgeMap:
             expected = float(known.risk.of(features).mean().sqrt())
             ratio = float(energy.mean().sqrt()) / expected if expected else None
         penalty = self._penalty(known.scores)
-        return known.evidence.after(moved, agreed, spent, ratio), known.risk.after(features, energy, s.keep, penalty)
+        return known.evidence.after(moved, agreed, spent, ratio), known.risk.after(features, energy, penalty)
 
     def _vote(self, known: Learned, rows: Lesson) -> Tensor:
         """Scores after one more request: relative energy that each penalty leaves."""
@@ -225,8 +225,11 @@ class EdgeMap:
         if "gram" in blob:
             learned = Learned(
                 Basis.load(blob),
-                *(blob[name] for name in ("gram", "cross", "level", "scores")),
-                Solution(*(blob[name] for name in ("inverse", "left", "right"))),
+                blob["gram"],
+                blob["cross"],
+                blob["level"],
+                blob["scores"],
+                Solution(blob["inverse"], blob["left"], blob["right"]),
                 Evidence.load(blob),
                 Risk.load(blob),
                 int(facts["solved"]),

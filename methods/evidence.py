@@ -58,7 +58,7 @@ class Evidence:
             return float("inf")
         mean = total / count
         variance = (max(squares - total * mean, 0.0) + mean * mean) / count
-        return max(mean, 1.0) + float((variance / count) ** 0.5)
+        return float(max(mean, 1.0) + (variance / count) ** 0.5)
 
     def after(self, moved: Tensor, agreed: Tensor, spent: Tensor, ratio: float | None) -> Evidence:
         """With one more request, all ``[G]`` relative to its exact rows; ``ratio`` None if no error was predicted."""
@@ -86,8 +86,8 @@ class Risk:
     """Relative energy that a correction leaves at each row, predicted from the same features as the correction.
 
     Attributes:
-        gram: fp64 ``[p, p]``; cross: fp64 ``[p, 1]``, of features and deviations from the running mean.
-        mean: fp64 ``[2]``, faded number of rows and sum of their energy.
+        gram: fp64 ``[p, p]``; cross: fp64 ``[p, 2]``, of features with 1 and with energy; all fade as evidence does.
+        mean: fp64 ``[2]``, number of rows and sum of their energy.
         slope: fp32 ``[p]``.
     """
 
@@ -101,7 +101,7 @@ class Risk:
         def zero(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.float64, device=device)
 
-        return cls(zero(size, size), zero(size, 1), zero(2), zero(size).float())
+        return cls(zero(size, size), zero(size, 2), zero(2), zero(size).float())
 
     @property
     def known(self) -> bool:
@@ -112,16 +112,16 @@ class Risk:
         mean = float(self.mean[1] / self.mean[0].clamp_min(1e-30))
         return (mean + features @ self.slope).clamp_min(0.25 * mean)
 
-    def after(self, features: Tensor, energy: Tensor, keep: float, penalty: float) -> Risk:
+    def after(self, features: Tensor, energy: Tensor, penalty: float) -> Risk:
         """With the rows of one more request: true ``energy [T]`` left at rows with ``features [T, p]``."""
-        wide = features.double()
-        rows = torch.tensor([float(len(energy)), float(energy.sum())], dtype=torch.float64, device=energy.device)
-        mean = (1 - 1 / WINDOW) * self.mean + rows
-        deviation = energy.double() - mean[1] / mean[0].clamp_min(1e-30)
+        keep, wide, true = 1 - 1 / WINDOW, features.double(), energy.double()
+        ones = torch.ones_like(true)
+        mean = keep * self.mean + torch.stack([ones.sum(), true.sum()])
         gram = keep * self.gram + wide.T @ wide
-        cross = keep * self.cross + wide.T @ deviation[:, None]
+        cross = keep * self.cross + wide.T @ torch.stack([ones, true], 1)
+        deviation = cross[:, 1:] - cross[:, :1] * mean[1] / mean[0]  # from the mean as it is now
         ridge = gram + penalty * torch.eye(len(gram), dtype=torch.float64, device=gram.device)
-        slope = torch.cholesky_solve(cross, torch.linalg.cholesky(ridge))[:, 0].float()
+        slope = torch.cholesky_solve(deviation, torch.linalg.cholesky(ridge))[:, 0].float()
         return Risk(gram, cross, mean, slope)
 
     def tensors(self) -> dict[str, Tensor]:

@@ -39,12 +39,12 @@ from methods.base import (
 from methods.basis import FLAT, tapped, taps
 from methods.checked import rounded
 from methods.chosen import ChosenRows
-from methods.corrected import Corrected
 from methods.edge_map import Correction, EdgeMap
-from methods.frame import Blend, Frame
+from methods.frame import Frame
 from methods.lesson import Lesson, Settings
 from methods.limits import Limits
 from methods.options import at_least
+from methods.predicted import Predicted
 from methods.prefix import RolePrefixes, context, digest
 from methods.recompute import share, top
 from methods.segment import Placed, Prompt
@@ -215,10 +215,7 @@ class Ridge:
             return source.kv
         layers, rank = self._shape.layers - 1, found.right.shape[0]
         right = found.right.view(rank, 2, layers, -1).permute(1, 2, 0, 3).contiguous()
-        left = found.left.expand(layers, -1, -1)
-        weights = torch.ones(1, len(source.kv), device=left.device)
-        blend = Blend([(left, right[0])], [(left, right[1])], weights, weights)
-        return Corrected(self._frame, self._frame.keys(source.kv), self._frame.values(source.kv), blend)
+        return Predicted(source.kv, found.left, right[0], right[1])
 
     def _rows(self, place: Placed, source: Source, executed: Executed) -> Lesson:
         exact = executed.kv(place.start, place.stop)
