@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Imported here: help and refused options need neither torch nor transformers.
         from harness.analysis.ridge import analyse
 
-        analyse(asked.overrides, options)
+        analyse(asked, options)
     except (UserError, HydraException, OmegaConfBaseException) as error:
         if os.environ.get("HYDRA_FULL_ERROR") == "1":
             traceback.print_exc()

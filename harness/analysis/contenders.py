@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from harness.explain import CommandLine
 from harness.profile import Options, composed
 from harness.validate import build
 from methods.base import Method, Shape
@@ -28,9 +29,9 @@ class Contender:
     curve: bool = False
     kl: bool = False
 
-    def method(self, words: Sequence[str], shape: Shape, seed: int) -> Method:
-        """Constructed and bound; ``words`` are those of the run."""
-        cfg, _ = composed((*words, *self.words.split()), Options())
+    def method(self, asked: CommandLine, shape: Shape, seed: int) -> Method:
+        """Constructed and bound, beside the words of the run ``asked`` for."""
+        cfg, _ = composed(CommandLine((*asked.overrides, *self.words.split())), Options())
         method: Method = build(cfg).method
         method.bind(shape, seed)
         return method

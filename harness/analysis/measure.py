@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -67,10 +68,11 @@ class Interval(msgspec.Struct, frozen=True):
 
 
 def rank_correlation(a: Sequence[float], b: Sequence[float]) -> float:
-    """Spearman's; 0 where one side does not vary."""
-    if len(set(a)) < 2 or len(set(b)) < 2:
+    """Spearman's, over pairs that are both finite; 0 where one side does not vary."""
+    pairs = [(x, y) for x, y in zip(a, b, strict=True) if math.isfinite(x) and math.isfinite(y)]
+    if len({x for x, _ in pairs}) < 2 or len({y for _, y in pairs}) < 2:
         return 0.0
-    return float(spearmanr(a, b).statistic)
+    return float(spearmanr(*zip(*pairs, strict=True)).statistic)
 
 
 def at_reuse(kl: Sequence[float], order: Sequence[float], share: float) -> float:

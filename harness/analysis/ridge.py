@@ -20,6 +20,7 @@ from harness.backends.hf import HF, Decoding
 from harness.backends.hf_rope import shape_of
 from harness.chat import ChatScript
 from harness.errors import UserError
+from harness.explain import CommandLine
 from harness.fidelity import kl_divergence
 from harness.profile import Options as Composed
 from harness.profile import composed
@@ -72,11 +73,12 @@ class Downstream(msgspec.Struct, frozen=True):
 
 
 class Foreseen(msgspec.Struct, frozen=True):
-    """One held-out hop under the ridge: the error its gate expects, the true one, KL, the entropy gate's value."""
+    """One held-out hop under the ridge: the error its gate expects (None while nothing is known), the true one, KL
+    (None if not measured), the entropy gate's value (None if it had nothing to compare)."""
 
-    expected: float
+    expected: float | None
     error: float
-    first_token_kl: float
+    first_token_kl: float | None
     entropy: float | None
 
 
@@ -109,7 +111,7 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
         atomic.replace(path, msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
 
 
-def analyse(words: Sequence[str], options: Options) -> Analysis:
+def analyse(asked: CommandLine, options: Options) -> Analysis:
     """Record, judge, write, show.
 
     Raises:
@@ -117,9 +119,9 @@ def analyse(words: Sequence[str], options: Options) -> Analysis:
     """
     from harness.analyse import place
 
-    cfg, names = composed((*words, "method=dense"), Composed())
+    cfg, names = composed(CommandLine((*asked.overrides, "method=dense")), Composed())
     parts = build(cfg)
-    cases, shifted = _cases(parts, words, options)
+    cases, shifted = _cases(parts, asked, options)
     field = list(contenders(options.observed[-1]))
     engine, facts = parts.backend, parts.model.facts()
     check_context(_script(parts, parts.model.tokenizer()), cases, facts.context, names.task)
@@ -138,9 +140,9 @@ def analyse(words: Sequence[str], options: Options) -> Analysis:
     most = options.observed[-1]
     bench = Bench(engine, by_case[:most], by_case[most : len(cases)], by_case[len(cases) :], options)
     for contender in _tracked(field, "judging"):
-        bench.judge(contender, contender.method(words, engine.shape, int(cfg.seed)))
+        bench.judge(contender, contender.method(asked, engine.shape, int(cfg.seed)))
     entropy = Contender(GATE, "method=kvcmas method.gate=entropy method.gate_question=true").method(
-        words, engine.shape, 0
+        asked, engine.shape, 0
     )
     found = Analysis(
         model=facts.name,
@@ -254,7 +256,7 @@ class Bench:
         kl = self.kl.get(RIDGE, [math.nan] * len(self.errors))
         values = self._entropies(entropy)
         return [
-            Foreseen(a, b, c, None if math.isnan(d) else d)
+            Foreseen(_finite(a), b, _finite(c), _finite(d))
             for a, b, c, d in zip(self.expected, self.errors, kl, values, strict=True)
         ]
 
@@ -282,7 +284,7 @@ class Bench:
         return self._entropy
 
 
-def _cases(parts: Parts, words: Sequence[str], options: Options) -> tuple[list[Case], list[Case]]:
+def _cases(parts: Parts, asked: CommandLine, options: Options) -> tuple[list[Case], list[Case]]:
     """Cases to learn from and held out; questions of the other task.
 
     Raises:
@@ -303,8 +305,8 @@ def _cases(parts: Parts, words: Sequence[str], options: Options) -> tuple[list[C
     if options.shift is None:
         return cases[:needed], []
     source = () if options.shift_source is None else (f"task.source={options.shift_source}",)
-    kept = [w for w in words if w.partition("=")[0] != "task" and not w.startswith("task.")]
-    other = build(composed((*kept, f"task={options.shift}", *source, "method=dense"), Composed())[0])
+    kept = [w for w in asked.overrides if w.partition("=")[0] != "task" and not w.startswith("task.")]
+    other = build(composed(CommandLine((*kept, f"task={options.shift}", *source, "method=dense")), Composed())[0])
     wanted = SHIFTED + min(options.held_out, 64)
     found = _script(other, tokenizer).cases()[:wanted]
     if len(found) <= SHIFTED:
@@ -315,6 +317,10 @@ def _cases(parts: Parts, words: Sequence[str], options: Options) -> tuple[list[C
 
 def _script(parts: Parts, tokenizer: object, stops: frozenset[int] = frozenset()) -> ChatScript:
     return ChatScript(parts.task, parts.task.load().items, parts.workflow, tokenizer, stops)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _tracked(items: Sequence[T], what: str) -> Iterable[T]:
