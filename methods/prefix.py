@@ -13,7 +13,7 @@ from hashlib import sha256
 import torch
 
 from methods.base import KV, Executed, Hop, Snapshot
-from methods.segment import Placed, Private
+from methods.segment import Placed, Private, Prompt
 
 
 @dataclass(eq=False)
@@ -70,3 +70,16 @@ def digest(text: str) -> str:
 def _name(hop: Hop, place: Placed) -> str:
     ids = ",".join(map(str, place.segment.ids))
     return f"role/{hop.agent}/{digest(ids)}"
+
+
+def context(prompt: Prompt | None, span: str) -> str:
+    """Digest of what stands before a span: private text, and the names of other spans; all of the prompt where the
+    span is not in it, as where it was generated."""
+    if prompt is None:
+        return ""
+    parts = []
+    for place in prompt.placed:
+        if place.span is not None and place.span.id == span:
+            break
+        parts.append(place.span.id if place.span is not None else ",".join(map(str, place.segment.ids)))
+    return digest("|".join(parts))[:12]

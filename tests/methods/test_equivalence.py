@@ -13,6 +13,7 @@ from methods.base import KV, Dense, Method, Reuse, Source
 from methods.dense import DenseMethod
 from methods.full_reuse import FullReuse, Unmoved
 from methods.kvcmas import KVCMAS
+from methods.ridge import Ridge
 
 EXACT: dict[str, Any] = {"codec": "full", "factor_dtype": "float32", "gate": "always"}
 METHODS: dict[str, Callable[[], Any]] = {
@@ -21,6 +22,7 @@ METHODS: dict[str, Callable[[], Any]] = {
     "naive": lambda: FullReuse("naive"),
     "rotated": FullReuse,
     "isolated": lambda: FullReuse("isolated"),
+    "ridge": lambda: Ridge(tau=1e9, warmup=1, min_requests=2, shrink=False),
     "kvcmas": KVCMAS,
     "kvcmas-star": lambda: KVCMAS(gate="always", reference="first_hop"),
     "kvcmas-context-free": lambda: KVCMAS(gate="always", reference="context_free"),

@@ -18,10 +18,13 @@ from methods.dense import DenseMethod
 from methods.full_reuse import FullReuse
 from methods.kvcmas import KVCMAS
 from methods.lowrank import pair_bytes
+from methods.ridge import Ridge
 
 KEEPING: dict[str, Callable[[], Any]] = {
     "dense": lambda: DenseMethod(prefix_cache=True),
     "full_reuse": FullReuse,
+    "ridge": lambda: Ridge(tau=1e9, warmup=2, min_requests=4, refresh=0.3, recompute=0.2),
+    "ridge-waiting": lambda: Ridge(warmup=7),
     "entropy": lambda: KVCMAS(rank=2, pool=2),
     "corrected": lambda: KVCMAS(rank=2, pool=2, gate="always"),
     "delta-glue": lambda: KVCMAS(rank=2, pool=3, gate="always", glue="delta", reference="context_free"),
