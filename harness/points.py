@@ -54,8 +54,10 @@ def expand(words: Sequence[str], asked: CommandLine) -> tuple[list[str], dict[st
         when no experiment has points.
 
     Raises:
-        UserError: for a line that cannot be read, or when no point is left.
+        UserError: for a line that cannot be read, when no point is left, or for points on the command line.
     """
+    if any(word.lstrip("+~").startswith("points") for word in asked.overrides):
+        raise UserError("points: the runs of an experiment stand in its YAML; write one of your own, with --config-dir")
     loader = search(asked.config_dir)
     points = [p for name in _experiments(asked) for line in _lines(name, loader) for p in _product(line, loader)]
     if not points:

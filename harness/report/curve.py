@@ -17,6 +17,7 @@ from harness.folder import read_summary
 from harness.report.style import canvas, look
 from harness.summary import Summary
 
+FORMATS = (".png", ".pdf", ".svg")
 FLOOR = 1e-7  # nats; below, bf16 and fp32 rounding decide
 
 
@@ -42,7 +43,7 @@ def read(folders: Sequence[Path]) -> list[Summary]:
     for folder in folders:
         summary = read_summary(folder)
         if summary is None or summary.fidelity is None:
-            why = "is not complete" if summary is None else "has no reuse hop with a shadow (shadow=true)"
+            why = "holds no complete run" if summary is None else "has no reuse hop with a shadow (shadow=true)"
             print(f"left out: {folder} {why}", file=sys.stderr)
         else:
             summaries.append(summary)
@@ -56,7 +57,9 @@ def read(folders: Sequence[Path]) -> list[Summary]:
 
 
 def plot(folders: Sequence[Path], target: Path) -> None:
-    """Draw the curves of the runs in ``folders``. Raises UserError as :func:`read`."""
+    """Draw the curves of the runs in ``folders``. Raises UserError as :func:`read`, and for another kind of file."""
+    if target.suffix not in FORMATS:
+        raise UserError(f"--out {target}: a figure is one of {', '.join(FORMATS)}")
     summaries = read(folders)
     pyplot = canvas()
     lines = curves(summaries)

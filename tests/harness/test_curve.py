@@ -24,13 +24,15 @@ def test_the_figure_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str
     target = tmp_path / "figures" / "curve.png"
     assert main([*map(str, runs), str(tmp_path / "torn"), "--out", str(target)]) == 0
     assert target.stat().st_size > 10_000
-    assert "torn is not complete" in capsys.readouterr().err
+    assert "torn holds no complete run" in capsys.readouterr().err
 
 
 def test_runs_of_two_kinds_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = [folder(tmp_path / str(forced), summary("epic", forced=forced)) for forced in (True, False)]
     assert main(list(map(str, runs))) == 2
     assert "several kinds" in capsys.readouterr().err
+    assert main([str(tmp_path), "--out", "curve.xyz"]) == 2
+    assert "a figure is one of .png" in capsys.readouterr().err
     assert main([str(tmp_path)]) == 2
     assert "none of the folders" in capsys.readouterr().err
 

@@ -91,6 +91,12 @@ def test_a_line_that_cannot_be_read_is_shown(tmp_path: Path) -> None:
         expanded("+experiment=mine", config_dir=written(tmp_path, "method.rank"))
 
 
+@pytest.mark.parametrize("words", [("points=[x]",), ("+experiment=compare", "points=[]")])
+def test_points_on_the_command_line_are_refused(words: tuple[str, ...]) -> None:
+    with pytest.raises(UserError, match="stand in its YAML"):
+        expanded(*words)
+
+
 def test_other_commands_are_left_alone() -> None:
     assert expanded("method=dense", "+experiment=paper") == (["method=dense", "+experiment=paper"], {})
 
