@@ -193,6 +193,7 @@ def test_lists_and_mappings_arrive_plain() -> None:
         ({"limit": 0}, "limit=0: expected a positive integer, or null for all samples"),
         ({"seed": -1}, "seed=-1: expected 0 or a positive integer"),
         ({"repeats": 0}, "repeats=0: expected a positive integer"),
+        ({"early": -1}, "early=-1: expected 0 (nothing apart) or a positive integer"),
         ({"duplicates": 1.0}, "duplicates=1.0: expected a share of the requests from 0 to below 1"),
         ({"tracking": {"mode": "on"}}, "tracking.mode=on: expected one of none, offline, online"),
         ({"model": "smollm2"}, "model=smollm2: expected a choice of the group model"),
