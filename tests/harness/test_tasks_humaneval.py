@@ -19,9 +19,10 @@ from harness.script import judge
 from harness.tasks.base import Item
 from harness.tasks.gsm8k import Gsm8k
 from harness.tasks.humaneval import HumanEval
+from tests.harness.real_data import ROOT
 
 CONF = Path(__file__).parents[2] / "conf" / "task"
-REAL = Path("/work/shared/data/humaneval/HumanEval.jsonl")
+REAL = ROOT / "humaneval" / "HumanEval.jsonl"
 BEST = level.best()[0]
 needs_sandbox = pytest.mark.skipif(BEST is None, reason="no level of isolation works on this machine")
 

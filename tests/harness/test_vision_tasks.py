@@ -19,9 +19,10 @@ from harness.errors import UserError
 from harness.records import Row, Status
 from harness.tasks.base import Task, items_sha256
 from tests.harness.films import film, picture
+from tests.harness.real_data import ROOT
 
 CONF = Path(__file__).parents[2] / "conf" / "task"
-REAL = Path("/work/shared/data/mathvista/testmini_text.jsonl")
+REAL = ROOT / "mathvista" / "testmini_text.jsonl"
 COMMON = ["model=tiny_vlm", "model.language=random", "workflow.max_new_tokens=6", "tracking=none"]
 FIVE = ["dense", "full_reuse", "kvcmas", "kvcomm", "cacheblend"]
 ROW = {"question": "How many?", "answer": "3", "question_type": "free_form", "answer_type": "integer", "image": "a.png"}
