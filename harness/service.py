@@ -52,7 +52,6 @@ class Call:
         first: by span id, index of the first hop that held it (the star reference).
         keeps: what later hops read of this call's cache.
         output_tokens: exactly so many are generated; stop tokens count like others.
-        last: the trajectory ends with this call.
         due_s: when it was due; on the clock, so that it may lie in the past.
         warmup: runs dense whatever the method would decide, to fill pools.
     """
@@ -67,7 +66,6 @@ class Call:
     upstream: Mapping[str, int] = field(default_factory=dict)
     first: Mapping[str, int] = field(default_factory=dict)
     keeps: Sequence[Kept] = ()
-    last: bool = True
     warmup: bool = False
 
 
@@ -98,7 +96,7 @@ class Answer:
     learned_s: float
     output_ids: Sequence[int]
     fresh_token_layers: int
-    phases: Phases = Phases()
+    phases: Phases = field(default_factory=Phases)
     notes: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -174,8 +172,9 @@ class Service(Protocol):
         forever. It may return later than asked, where a step of the engine cannot be cut short.
         """
 
-    def abandon(self, trajectory: str) -> None:
-        """No further call of this trajectory comes: let go of what was kept for it."""
+    def end(self, trajectory: str) -> None:
+        """All calls of the trajectory have ended, or the rest will not come: commit what was learned from it
+        (``Method.end``) and let go of its caches."""
 
     def state_bytes(self) -> StateBytes:
         """What the method keeps between requests."""
@@ -185,17 +184,18 @@ class Service(Protocol):
 
 @runtime_checkable
 class Server(Protocol):
-    """What the choice of ``backend`` offers for ``task=trace``."""
+    """What the choice of ``backend`` offers for ``task=trace``.
 
-    def serve(self, source: Any, method: Method, label: str, seed: int) -> AbstractContextManager[Service]:
-        """Load what is needed and serve until the ``with`` block ends.
+    ``source`` is the choice of ``model`` (:class:`harness.backends.hf_facts.ModelSource`), ``method`` the method as
+    configured and not bound, ``label`` its name in the configuration, ``seed`` the run's.
+    """
 
-        Args:
-            source: the choice of ``model`` (:class:`harness.backends.hf_facts.ModelSource`).
-            method: as configured, not bound; each reset starts from a copy.
-            label: the method's name in the configuration.
-            seed: of the run.
+    def check(self, source: Any, method: Method, label: str, seed: int) -> None:
+        """Refuse, before weights are read or anything is written, what this engine will not do.
 
         Raises:
-            UserError: before weights are read, for a method that this engine cannot express.
+            UserError: naming the option and the remedy.
         """
+
+    def serve(self, source: Any, method: Method, label: str, seed: int) -> AbstractContextManager[Service]:
+        """Load what is needed and serve until the ``with`` block ends; each reset starts from a copy of ``method``."""
