@@ -143,6 +143,10 @@ class Service(Protocol):
     """Executes calls under one method."""
 
     @property
+    def label(self) -> str:
+        """What tables call it: the engine's name, or what is simulated."""
+
+    @property
     def layers(self) -> int:
         """L of the model."""
 
@@ -182,6 +186,21 @@ class Service(Protocol):
     def figures(self) -> EngineFigures: ...
 
 
+@dataclass(frozen=True)
+class Served:
+    """What a service will work with.
+
+    Attributes:
+        context: most positions of a prompt with its output; None if nothing limits them.
+        vocab: ids below it exist.
+        tokenizer: None where ids are never read as text.
+    """
+
+    context: int | None
+    vocab: int
+    tokenizer: Any = None
+
+
 @runtime_checkable
 class Server(Protocol):
     """What the choice of ``backend`` offers for ``task=trace``.
@@ -190,7 +209,7 @@ class Server(Protocol):
     configured and not bound, ``label`` its name in the configuration, ``seed`` the run's.
     """
 
-    def check(self, source: Any, method: Method, label: str, seed: int) -> None:
+    def check(self, source: Any, method: Method, label: str, seed: int) -> Served:
         """Refuse, before weights are read or anything is written, what this engine will not do.
 
         Raises:
