@@ -26,10 +26,10 @@ from harness.provenance import DataFacts, collect
 from harness.records import Row
 from harness.service import Served, Server, Service
 from harness.serving import Repeat
+from harness.serving_table import print_run
 from harness.store import RunFolder
 from harness.summarise import Heading, summarise
 from harness.summary import Summary
-from harness.table import print_run
 from harness.tasks.trace import TraceTask
 from harness.track import Tracker
 from harness.traffic.measure import serving
