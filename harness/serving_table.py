@@ -183,6 +183,8 @@ def _without_seed(label: str) -> str:
 
 def _pooling(runs: Sequence[Pooled]) -> str:
     seeds = {run.seeds for run in runs}
+    if all(run.serving.simulated for run in runs):
+        return "simulated"
     if seeds == {1}:
         return "a run each, one after another: drifts of the machine are in the ratios"
     return f"pooled over {'/'.join(map(str, sorted(seeds)))} seeds, runs of different methods alternating"
