@@ -13,6 +13,7 @@ from harness.backends.hf_facts import ModelFacts as SourceFacts
 from harness.backends.hf_facts import choose_device
 from harness.config import Choices
 from harness.duplicates import duplicated
+from harness.errors import UserError
 from harness.execution import Execution
 from harness.fit import check_kernels, check_method
 from harness.folder import read_summary
@@ -39,6 +40,8 @@ def run(cfg: DictConfig, folder: Path) -> int:
     names = Choices.current()
     if locate("task", cfg.task._target_) is TraceTask:
         return replay(cfg, names, folder)
+    if cfg.trace is not None:
+        raise UserError(f"trace: nothing but task=trace replays a trace; leave it out, or replace task={names.task}")
     return complete(cfg, names, folder, load_workload)
 
 
