@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from harness.records import Route
 from harness.service import Call
@@ -39,8 +40,10 @@ class Accounts:
         if recipe.reuse == "prefix":
             clean = prompt - (round(recipe.recompute * over) if reuses else 0)
             if not refused and not call.warmup:
-                exact = min(self._found(call.prompt.ids[:clean]), prompt - 1)
-                self._leave(call.prompt.ids[:clean])
+                pages = self._chain(call.prompt.ids[:clean])
+                found = sum(1 for _ in takewhile(self.pages.__contains__, pages))
+                exact = min(found * recipe.page, prompt - 1)
+                self.pages.update(pages)
         elif reuses:
             reused = over - round(recipe.recompute * over)
         role = self._role(call)
@@ -92,17 +95,6 @@ class Accounts:
     def _role(self, call: Call) -> tuple[str, tuple[int, ...]] | None:
         first = call.prompt.segments[0]
         return (call.agent, first.ids) if isinstance(first, Private) and len(call.prompt.segments) > 1 else None
-
-    def _found(self, ids: tuple[int, ...]) -> int:
-        found = 0
-        for name in self._chain(ids):
-            if name not in self.pages:
-                break
-            found += self.recipe.page
-        return found
-
-    def _leave(self, ids: tuple[int, ...]) -> None:
-        self.pages.update(self._chain(ids))
 
     def _chain(self, ids: tuple[int, ...]) -> list[int]:
         """A name for every whole page, which depends on all ids up to its end."""
