@@ -29,7 +29,7 @@ TERMS = {
     "match": ("fixed", "reused"),
     "assemble": ("fixed", "reused"),
     "prefill": ("fixed", "computed", "attended"),
-    "decode": ("output", "context"),
+    "decode": ("decoded", "context"),
     "learn": ("fixed", "shared"),
     "encode": ("encoded", "encoded_attended"),
 }
@@ -118,7 +118,7 @@ def _work(hop: HopRecord, fresh: float) -> Work:
         attended=fresh * (hop.prompt_tokens - fresh / 2),
         shared=hop.shared_tokens,
         encoded=round(hop.notes.get("encode_tokens", 0.0)),
-        output=hop.output_tokens,
+        decoded=hop.output_tokens - 1,
         context=(hop.output_tokens - 1) * (hop.prompt_tokens + hop.output_tokens / 2),
     )
 

@@ -28,7 +28,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
             an exact prefix cache has is neither computed nor reused.
         attended: (row, earlier row) pairs of the computed rows.
         shared: tokens of shared spans. encoded: tokens of context-free encodes beside the prompt.
-        output: tokens generated; context: rows that they attend to, summed over tokens.
+        decoded: tokens generated after the first; context: rows that they attend to, summed over tokens.
     """
 
     route: Route
@@ -38,7 +38,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     attended: float
     shared: int
     encoded: int
-    output: int
+    decoded: int
     context: float
 
     @property
@@ -56,12 +56,12 @@ class Linear(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     shared_s: float = 0.0
     encoded_s: float = 0.0
     encoded_attended_s: float = 0.0
-    output_s: float = 0.0
+    decoded_s: float = 0.0
     context_s: float = 0.0
     floor_s: float = 0.0
 
     def seconds(self, work: Work) -> float:
-        units = ("computed", "attended", "reused", "shared", "encoded", "encoded_attended", "output", "context")
+        units = ("computed", "attended", "reused", "shared", "encoded", "encoded_attended", "decoded", "context")
         return max(self.floor_s, self.fixed_s + float(sum(self.of(unit) * getattr(work, unit) for unit in units)))
 
     def of(self, unit: str) -> float:
@@ -218,7 +218,7 @@ def route_cost(recipe: Recipe, route: Route, hardware: Hardware | None, model: M
         assemble=effort(recipe.assemble, "reused") if reuses else Linear(),
         prefill=Linear(computed_s=token_s, attended_s=row_s, floor_s=hardware.floor_s),
         decode=Linear(
-            output_s=max(token_s, model.weight_bytes / hardware.bytes_s),
+            decoded_s=max(token_s, model.weight_bytes / hardware.bytes_s),
             context_s=model.kv_bytes / hardware.bytes_s,
         ),
         learn=effort(recipe.learn_reuse if reuses else recipe.learn_dense, "shared"),

@@ -62,7 +62,7 @@ class Accounts:
             attended=computed * (before + computed / 2),
             shared=sum(len(p) for p in call.prompt.shared()),
             encoded=0 if call.warmup else self._encoded(call, reuses),
-            output=call.output_tokens,
+            decoded=call.output_tokens - 1,
             context=(call.output_tokens - 1) * (prompt + call.output_tokens / 2),
         )
 

@@ -203,7 +203,7 @@ class SimService:
         decoding = [run for run in self.batch if not run.left]
         if decoding:  # weights are read once for all of them, caches for each
             cost = [self.machine.routes[run.work.route].decode for run in decoding]
-            seconds += max(c.output_s for c in cost)
+            seconds += max(c.decoded_s for c in cost)
             seconds += sum(c.context_s * (run.work.prompt + run.made) for c, run in zip(cost, decoding, strict=True))
         budget = max(0, self.machine.budget - len(decoding))
         for run in self.batch:
