@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from harness.errors import UserError
 from harness.hint import nearest
@@ -35,6 +35,7 @@ class Sim:
     describe: str | None = None
     encode_tokens: int | None = None
     slots: int | None = None
+    traces_only: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.slots is not None and self.slots < 1:

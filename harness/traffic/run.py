@@ -172,6 +172,8 @@ def _refuse(cfg: DictConfig, names: Choices) -> None:
                 f"{option}=true: a dense run beside every call would hold up the others; measure fidelity with another "
                 "task, such as task=single_stream"
             )
+    if cfg.warmup:
+        raise UserError(f"warmup={cfg.warmup}: task=trace fills pools from its own trace; set task.warmup instead")
     if cfg.duplicates:
         raise UserError(f"duplicates={cfg.duplicates}: task=trace runs its trace as it is; leave duplicates at 0")
     if cfg.trace is None:

@@ -125,6 +125,8 @@ def file(tmp_path: Path) -> Callable[[str], Path]:
         ("trace=mooncake trace.path=nowhere.jsonl", "cannot be read"),
         ("workflow=chain", "leave workflow alone"),
         ("shadow=true", "shadow=true: a dense run beside every call"),
+        ("warmup=2", "set task.warmup instead"),
+        ("task=gsm8k backend=sim", "backend=sim replays traces and nothing else"),
         ("duplicates=0.5", "leave duplicates at 0"),
         ("trace.trajectories=4", "task.warmup=4: the trace has 4 trajectories"),
         ("trace.shared_tokens=5000", "the model's context is 4096; shorten the trace"),
