@@ -40,7 +40,7 @@ def run(cfg: DictConfig, folder: Path) -> int:
     names = Choices.current()
     if locate("task", cfg.task._target_) is TraceTask:
         return replay(cfg, names, folder)
-    if cfg.trace is not None:
+    if cfg.get("trace") is not None:
         raise UserError(f"trace: nothing but task=trace replays a trace; leave it out, or replace task={names.task}")
     if getattr(locate("backend", cfg.backend._target_), "traces_only", False):
         raise UserError(f"backend={names.backend} replays traces and nothing else; choose task=trace, or backend=hf")

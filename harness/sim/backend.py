@@ -21,7 +21,7 @@ class Sim:
     """Options of the simulator (its YAML).
 
     Attributes:
-        costs: a file of ``conf/sim``, or a path.
+        costs: ``authors``, ``ours``, or the path of a cost file.
         hardware, model: choices of that file; without effect where it holds measured phases.
         describe: which of its methods; None: the one called as the run's method.
         encode_tokens: length of a context-free encode on the first hop; None: its shared tokens.

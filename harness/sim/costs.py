@@ -10,12 +10,11 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from harness.config import CONF
 from harness.errors import UserError
 from harness.hint import nearest
 from harness.records import Phases, Route
 
-FOLDER = CONF / "sim"
+FOLDER, PREFIX = Path(__file__).parent.parent / "data", "costs_"
 PHASES = ("match", "assemble", "prefill", "decode", "learn", "encode")
 
 
@@ -159,7 +158,7 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class CostFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A YAML of ``conf/sim``, or what ``python -m harness.sim calibrate`` writes.
+    """``harness/data/costs_<name>.yaml``, or what ``python -m harness.sim calibrate`` writes.
 
     Attributes:
         about: where the numbers come from.
@@ -184,13 +183,13 @@ class CostFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 def read(name: str) -> CostFile:
-    """The cost file called ``name``: one of ``conf/sim``, or a path.
+    """The cost file called ``name``: ``authors``, ``ours``, or a path.
 
     Raises:
         UserError: if there is none, or it is not as :class:`CostFile` says.
     """
-    known = sorted(path.stem for path in FOLDER.glob("*.yaml"))
-    path = FOLDER / f"{name}.yaml" if name in known else Path(name).expanduser()
+    known = sorted(path.stem.removeprefix(PREFIX) for path in FOLDER.glob(f"{PREFIX}*.yaml"))
+    path = FOLDER / f"{PREFIX}{name}.yaml" if name in known else Path(name).expanduser()
     if not path.is_file():
         raise UserError(f"backend.costs={name}: there is no such cost file, {nearest(name, known)} (or give a path)")
     try:
