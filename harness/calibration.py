@@ -138,6 +138,8 @@ def calibration(parts: Parts, limit: int | None, seed: int, own_data: bool) -> W
     """
     if isinstance(parts.task, SingleStream):
         return load_stream(parts.task, parts.workflow, limit, seed + 1)
+    if not hasattr(parts.task, "load"):
+        raise UserError(f"task={parts.task.name} has no items to profile on; choose a benchmark, such as task=gsm8k")
     task, workflow, dataset = parts.task, parts.workflow, parts.task.load()
     total = len(dataset.items)
     if own_data:

@@ -67,7 +67,9 @@ class Workload:
 
 
 def load_benchmark(task: Task, workflow: Workflow, limit: int | None) -> Workload:
-    """Load a benchmark's items, the first ``limit`` of them."""
+    """Load a benchmark's items, the first ``limit`` of them. Raises UserError for a task that has none (a trace)."""
+    if not hasattr(task, "load"):
+        raise UserError(f"task={task.name} has no items of its own; choose a benchmark, such as task=gsm8k")
     dataset = task.load()
     items, manifest = dataset.items[:limit], dataset.manifest
     facts = DataFacts(

@@ -108,7 +108,9 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             agent has run, on dense hops and on hops that reuse.
         encode_first, encode_later: tokens of context-free encodes per token of shared spans, on the first hop and on
             later ones that do not run dense.
-        match, assemble: of reuse, per token reused; learn_dense, learn_reuse: per token of shared spans.
+        match, assemble: of reuse, per token reused.
+        learn_refused, learn_reuse: of hops that could have reused and ran dense, and of those that reused, per token of
+            shared spans; a first hop teaches nothing.
         phases: by route, measured seconds instead of all efforts; a route that is missing costs what ``dense`` does.
     """
 
@@ -125,7 +127,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     encode_later: float = 0.0
     match: Effort = Effort()
     assemble: Effort = Effort()
-    learn_dense: Effort = Effort()
+    learn_refused: Effort = Effort()
     learn_reuse: Effort = Effort()
     phases: dict[Route, RouteCost] = {}
 
@@ -212,6 +214,7 @@ def route_cost(recipe: Recipe, route: Route, hardware: Hardware | None, model: M
         return Linear(fixed_s=found.fixed_s, **{f"{per}_s": unit_s})
 
     reuses = route is Route.reuse
+    learn = {Route.reuse: recipe.learn_reuse, Route.fallback: recipe.learn_refused}
     return RouteCost(
         match=effort(recipe.match, "reused") if reuses else Linear(),
         assemble=effort(recipe.assemble, "reused") if reuses else Linear(),
@@ -220,6 +223,6 @@ def route_cost(recipe: Recipe, route: Route, hardware: Hardware | None, model: M
             decoded_s=max(token_s, model.weight_bytes / hardware.bytes_s),
             context_s=model.kv_bytes / hardware.bytes_s,
         ),
-        learn=effort(recipe.learn_reuse if reuses else recipe.learn_dense, "shared"),
+        learn=effort(learn.get(route, Effort()), "shared"),
         encode=Linear(encoded_s=token_s, encoded_attended_s=row_s, floor_s=hardware.floor_s),
     )

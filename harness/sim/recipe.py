@@ -33,9 +33,9 @@ class Accounts:
         recipe, prompt = self.recipe, len(call.prompt)
         handed = {s for s, hop in call.upstream.items() if (call.trajectory, hop, s) in self.held}
         over = sum(len(p) for p in call.prompt.shared() if p.span is not None and p.span.id in handed)
-        could = over > 0 and recipe.reuse != "nothing" and self.trajectories >= recipe.needs
-        refused = self._refused(could) and not call.warmup
-        reuses = could and not refused and not call.warmup
+        could = over > 0 and recipe.reuse != "nothing" and not call.warmup
+        refused = (could and self.trajectories < recipe.needs) or (not call.warmup and self._refused(could))
+        reuses = could and not refused
         exact, reused = 0, 0
         if recipe.reuse == "prefix":
             clean = prompt - (round(recipe.recompute * over) if reuses else 0)
