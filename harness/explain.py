@@ -94,7 +94,7 @@ def _findings(asked: CommandLine) -> Iterator[str]:
             yield f"{text}: {error}"
             return
     own = [a for a in assignments if not a.override.is_hydra_override()]
-    words = {a.text for a in own}
+    words = {a.key: a.text for a in own}.values()  # the last of a group counts
     for a in own:
         home = OPTIONAL.get(a.key.partition(".")[0])
         if home is not None and home not in words:
