@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from harness.records import Route, Row, Status
 from harness.serving import Repeat
+from harness.traffic import measure
 from harness.traffic.measure import serving
 from harness.traffic.plan import plan
 from harness.traffic.replay import Outcome, Replay
@@ -155,6 +157,16 @@ def test_goodput_counts_failures_and_the_slowest_hop() -> None:
     assert _summed(found, slo=1.0).goodput.share == pytest.approx(2 / 3)
     assert _summed(found, slo=0.05).goodput.share == 0.0
     assert _summed(found).failed == 1
+
+
+def test_resamples_are_those_of_whole_parts() -> None:
+    random = np.random.default_rng(3)
+    parts = [random.normal(size=n) for n in (1, 4, 4, 7)]
+    found = measure._resampled(parts)
+    drawn = np.random.default_rng(measure.SEED).integers(len(parts), size=(measure.RESAMPLES, len(parts)))
+    for figures, picks in zip(found[:50], drawn[:50], strict=True):
+        whole = np.concatenate([parts[i] for i in picks])
+        np.testing.assert_allclose(figures, [whole.mean(), *np.percentile(whole, (50, 90))])
 
 
 def test_intervals_resample_trajectories() -> None:

@@ -85,13 +85,13 @@ def test_failures_are_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_sweep_is_one_table_and_one_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    simulated = ["backend=sim", "trace.trajectories=6", "trace.qps=2,20", "seed=0,1", "method=dense,kvcmas"]
+    simulated = ["backend=sim", "trace.trajectories=6", "trace.qps=20", "seed=0,1", "method=dense,kvcmas"]
     assert main(["-m", *SMALL, *simulated, f"results_dir={tmp_path}"]) == 0
     out = capsys.readouterr().out
-    assert out.count("SIMULATION") >= 9  # every run, and the table over all
+    assert out.count("SIMULATION") >= 5  # every run, and the table over all
     assert "simulated" in out
     folders = [str(p.parent) for p in tmp_path.glob("*/*/summary.json")]
-    assert len(folders) == 8
+    assert len(folders) == 4
     assert draw([*folders, "--out", str(tmp_path / "f.png")]) == 0
     assert (tmp_path / "f.png").stat().st_size > 10_000
     assert draw([*folders, "--out", str(tmp_path / "f.bmp")]) == 2
