@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 from omegaconf import DictConfig
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from harness.backends.hf_model import LoadedModel
 from harness.backends.hf_rope import shape_of
 from harness.config import Choices
 from harness.judged import judged
+from harness.progress import counted
 from harness.provenance import ModelFacts, collect
 from harness.records import Row, StateSize, Status
 from harness.script import Case
@@ -108,17 +107,7 @@ class Execution:
         self.store.begin(session)
         method, done = self._resume()
         failures = 0
-        console = Console(stderr=True)
-        with Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        ) as progress:
-            bar = progress.add_task(f"{self.names.method} on {self.parts.task.name}", total=len(self.turns))
-            progress.update(bar, completed=done)
+        with counted(f"{self.names.method} on {self.parts.task.name}", len(self.turns), done) as advance:
             for index in range(done, len(self.turns)):
                 turn = self.turns[index]
                 if method is None or (index and self.turns[index - 1].repeat != turn.repeat):
@@ -129,7 +118,7 @@ class Execution:
                 snapshot = method.snapshot()
                 if snapshot is not None:
                     self.store.save_state(snapshot)
-                progress.advance(bar)
+                advance()
 
     def _resume(self) -> tuple[Method | None, int]:
         """The method as of the last finished row, and how many rows are finished."""

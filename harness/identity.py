@@ -23,6 +23,7 @@ from harness.signature import locate
 
 _DIGITS = 10
 _ELSEWHERE = frozenset({"hydra", "tracking", "results_dir", "points"})
+_OPTIONAL = frozenset({"trace"})
 _FOLDERS = frozenset({"cache_dir", "videos"})
 _INPUTS = frozenset({"source", "path", "profile", "lookup"})
 
@@ -54,7 +55,9 @@ def identify(cfg: DictConfig, choices: Mapping[str, Any]) -> Run:
 
     Local inputs are read: a data file whole, a folder of weights by :func:`digest`.
     """
-    kept = OmegaConf.masked_copy(cfg, [str(k) for k in cfg if k not in _ELSEWHERE])
+    # What is null because the task has no use for it is left out, as if the option were not there.
+    names = [str(k) for k in cfg if k not in _ELSEWHERE and not (k in _OPTIONAL and cfg[k] is None)]
+    kept = OmegaConf.masked_copy(cfg, names)
     plain = OmegaConf.to_container(kept, resolve=True, enum_to_str=True)
     text = json.dumps([SCHEMA, _canonical(plain)], sort_keys=True)
     name = OmegaConf.select(cfg, "task.name") or choices.get("task")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
 from omegaconf import DictConfig, OmegaConf
 
 from harness.autoprofile import AUTO, profiled
@@ -15,19 +13,21 @@ from harness.backends.hf_facts import ModelFacts as SourceFacts
 from harness.backends.hf_facts import choose_device
 from harness.config import Choices
 from harness.duplicates import duplicated
-from harness.errors import UserError
 from harness.execution import Execution
+from harness.fit import check_kernels, check_method
 from harness.folder import read_summary
 from harness.identity import identify
 from harness.profiled import fill
+from harness.signature import locate
 from harness.store import RunFolder
 from harness.summarise import summarise
 from harness.table import print_run
 from harness.tasks.single_stream import SingleStream
+from harness.tasks.trace import TraceTask
 from harness.track import Tracker
+from harness.traffic.run import replay
 from harness.validate import Parts, build
 from harness.workload import Workload, check_context, load_benchmark, load_stream, prompts_sha256
-from methods.base import Rope, Shape
 
 
 def run(cfg: DictConfig, folder: Path) -> int:
@@ -36,7 +36,10 @@ def run(cfg: DictConfig, folder: Path) -> int:
     Raises:
         UserError: for anything the user can mend, before weights are loaded.
     """
-    return complete(cfg, Choices.current(), folder, load_workload)
+    names = Choices.current()
+    if locate("task", cfg.task._target_) is TraceTask:
+        return replay(cfg, names, folder)
+    return complete(cfg, names, folder, load_workload)
 
 
 def complete(cfg: DictConfig, names: Choices, folder: Path, load: Callable[[Parts, DictConfig], Workload]) -> int:
@@ -82,15 +85,8 @@ def check_fit(parts: Parts, names: Choices, facts: SourceFacts, seed: int) -> No
     Raises:
         UserError: naming method and model, or the option.
     """
-    device = choose_device(parts.model.device)
-    if parts.backend.kernels == "triton" and device.type != "cuda":
-        raise UserError(f"backend.kernels=triton needs a CUDA device, the model runs on {device}; use auto or torch")
-    rope = Rope(torch.ones(facts.head_dim // 2))  # stands in: only sizes are known without the weights
-    sizes = (facts.layers, facts.kv_heads, facts.head_dim, facts.hidden)
-    try:
-        copy.deepcopy(parts.method).bind(Shape(*sizes, torch.float32, torch.device("cpu"), rope), seed)
-    except ValueError as error:
-        raise UserError(f"method={names.method} does not fit model={names.model}: {error}") from error
+    check_kernels(parts.backend.kernels, choose_device(parts.model.device))
+    check_method(parts.method, names.method, names.model, facts, seed)
 
 
 def _worth(store: RunFolder) -> int:

@@ -87,6 +87,10 @@ class ModelSource(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def device(self) -> str:
+        """As configured, see :func:`choose_device`."""
+
     def facts(self) -> ModelFacts:
         """Options, files and architecture, checked without reading weights."""
 
