@@ -78,6 +78,7 @@ class KVCMASConnector(KVConnectorBase_V1, SupportsHMA):
         if role is KVConnectorRole.SCHEDULER:
             self.directory = Directory(bool(extra.get("gaps", False)), bool(extra.get("encodes", False)))
         self.worker: Worker | None = None
+        self.rank = int(vllm_config.parallel_config.rank)
         self._report = Report()
 
     @property
@@ -172,6 +173,8 @@ def ask(vllm_worker: Any, name: str, *args: Any) -> Any:
     assert isinstance(connector, KVCMASConnector)
     worker = connector.worker
     assert worker is not None
+    if name == "restore_rank":
+        return worker.method.restore(args[0][connector.rank])
     found = getattr(worker if hasattr(worker, name) else worker.method, name)
     return found(*args) if callable(found) else found
 

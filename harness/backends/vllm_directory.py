@@ -6,6 +6,7 @@ serves others too, so a request that cannot be understood runs dense and says wh
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,6 +43,8 @@ class Entry:
         loads: rows to load in the step that schedules it next; gap: the same, granted only if it is scheduled from
             there.
         ran, loaded: prompt rows that ran, and that were loaded.
+        match_s, load_s, encode_s: seconds of planning, of reconstruction and writing, of waiting for encodes.
+        started_s: reading of the performance counter when the engine first turned to it.
     """
 
     call: Call | Encode | None
@@ -57,6 +60,9 @@ class Entry:
     loaded: list[Range] = field(default_factory=list)
     match_s: float = 0.0
     load_s: float = 0.0
+    encode_s: float = 0.0
+    started_s: float | None = None
+    needed_s: float | None = None
 
     @property
     def usable(self) -> tuple[Range, ...]:
@@ -131,7 +137,11 @@ class Directory:
     def match(self, request: str, local: int) -> int | None:
         """Rows that can be loaded behind the ``local`` ones that vLLM has; None if that is not known yet."""
         entry = self.entries.get(request)
-        if entry is None or not isinstance(entry.call, Call):
+        if entry is None:
+            return 0
+        if entry.started_s is None:
+            entry.started_s = time.perf_counter()
+        if not isinstance(entry.call, Call):
             return 0
         if entry.verdict is None or entry.verdict.needs:
             if not entry.asked and not any((entry.call.trajectory, hop) in self._running for hop in entry.call.sources):
@@ -236,9 +246,12 @@ class Directory:
         self._needs.clear()
         return out
 
-    def forget(self, trajectory: str) -> None:
-        """The trajectory was ended from outside."""
-        self._finished.pop(trajectory, None)
+    def forget(self, trajectory: str | None = None) -> None:
+        """The trajectory was ended from outside; None for all that are not on their way."""
+        if trajectory is None:
+            self._finished.clear()
+        else:
+            self._finished.pop(trajectory, None)
 
     @property
     def pending(self) -> bool:
@@ -253,6 +266,7 @@ class Directory:
                 verdict = Verdict(failure="nobody sends the encode that the plan asks for; set backend.gaps=true")
             elif verdict.needs != (entry.verdict.needs if entry.verdict else ()):
                 self._needs[entry.call.trajectory, verdict.needs] = None
+                entry.needed_s = time.perf_counter()
             else:
                 verdict = Verdict(failure="the plan asks for the same encode again")
         entry.verdict, entry.failure = verdict, verdict.failure if verdict.route is Route.dense else ""
@@ -269,6 +283,7 @@ class Directory:
                 waits = isinstance(other.call, Call) and other.call.trajectory == entry.call.trajectory
                 if waits and other.verdict is not None and other.verdict.needs == entry.ids:
                     other.asked = False
+                    other.encode_s += time.perf_counter() - (other.needed_s or time.perf_counter())
             return
         self.figures.learn_s += learned.seconds
         self.figures.base_bytes, self.figures.correction_bytes = learned.base_bytes, learned.correction_bytes
@@ -304,6 +319,8 @@ class Directory:
             "local": entry.local,
             "match_s": entry.match_s,
             "load_s": entry.load_s,
+            "encode_s": entry.encode_s,
+            "started_s": entry.started_s or time.perf_counter(),
             "failure": entry.failure or verdict.failure,
             "notes": dict(verdict.notes),
         }

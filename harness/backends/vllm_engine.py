@@ -62,6 +62,7 @@ class Settings:
             "dtype": self.dtype,
             "max_model_len": self.context,
             "enforce_eager": True,
+            "use_tqdm_on_load": False,
             "enable_prefix_caching": True,
             "kv_cache_memory_bytes": int(self.cache_gib * (1 << 30)),
             "kv_transfer_config": {**CONNECTOR, "kv_connector_extra_config": {**extra, "store_gib": self.store_gib}},
@@ -88,6 +89,7 @@ class Flight:
     output_ids: tuple[int, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     learned: Learned | None = None
+    learned_s: float | None = None
     logprobs: Any = None
     learns: bool = False
 
@@ -154,6 +156,11 @@ class Engine:
     def busy(self) -> bool:
         return bool(self._core.scheduler.has_requests())
 
+    @property
+    def usage(self) -> float:
+        """Share of the cache's blocks that is in use."""
+        return float(self._core.scheduler.get_kv_cache_usage())
+
     def step(self) -> None:
         """One step of the engine: flights move on."""
         outputs = self.vllm.step()
@@ -176,7 +183,8 @@ class Engine:
         for name in list(self.directory.learned):
             learned = self.directory.learned.pop(name)
             if name in self._learning:
-                self._learning.pop(name).learned = learned
+                flight = self._learning.pop(name)
+                flight.learned, flight.learned_s = learned, self.now()
         for trajectory, ids in self.directory.take_needs():
             self.send(ids, 1, request=Encode(trajectory), salt=f"encode:{self._sent}")
 

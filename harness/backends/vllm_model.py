@@ -13,8 +13,7 @@ from torch import Tensor
 from harness.backends.hf_folder import miniature_rope
 from harness.backends.vllm_pages import Pages
 from harness.backends.vllm_worker import Worker
-from methods.ability import required
-from methods.base import Method, Rope, Shape
+from methods.base import Rope, Shape
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -74,22 +73,9 @@ def build_worker(config: VllmConfig, caches: Mapping[str, Tensor], note: Callabl
         raise ValueError(f"the model has {shape.layers} layers, vLLM has caches for {len(names)}")
     pages = Pages(shape, [context[name] for name in names], held)
     limit = int(float(extra.get("store_gib", 8)) * GIB)
-    worker = Worker(lambda node, seed: make(node, seed, shape), pages, limit, int(extra.get("open", 4096)), note)
-    worker.renew(extra["method"], int(extra.get("seed", 0)))
+    worker = Worker(pages, limit, int(extra.get("open", 4096)), note)
+    worker.renew(instantiate(dict(extra["method"]), _convert_="all"), int(extra.get("seed", 0)))
     return worker
-
-
-def make(node: Mapping[str, Any], seed: int, shape: Shape) -> Method:
-    """The method that a configuration names, bound to ``shape``.
-
-    Raises:
-        ValueError: it asks for more than vLLM offers, or does not fit the model.
-    """
-    method: Method = instantiate(dict(node), _convert_="all")
-    method.bind(shape, seed)
-    if missing := required(method):
-        raise ValueError(f"the method asks for {', '.join(sorted(missing))}, which vLLM does not offer; use backend=hf")
-    return method
 
 
 def shape_of(config: VllmConfig, cache: Tensor) -> Shape:

@@ -107,14 +107,12 @@ class Learned:
     seconds: float
     base_bytes: int = 0
     correction_bytes: int = 0
-    notes: Mapping[str, float] = field(default_factory=dict)
 
     def merge(self, other: Learned) -> Learned:
         return Learned(
             max(self.seconds, other.seconds),
             self.base_bytes + other.base_bytes,
             self.correction_bytes + other.correction_bytes,
-            self.notes,
         )
 
 

@@ -5,11 +5,11 @@ It carries out orders in the order in which they come, so that all ranks, which 
 
 from __future__ import annotations
 
+import copy
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
@@ -28,11 +28,11 @@ from harness.backends.vllm_orders import (
     merged,
 )
 from harness.backends.vllm_pages import Ended, Pages
+from methods.ability import required
 from methods.base import KV, Dense, FreshRows, Hop, Method, Reuse, Rows, Source
 from methods.segment import Prompt
 
 Note = Callable[[str], None]
-Make = Callable[[Mapping[str, Any], int], Method]
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,28 +104,33 @@ class Worker:
     """One rank.
 
     Args:
-        make: from a method's configuration and a seed, the method, bound to the rank's shape.
         pages: the rank's cache.
         limit_bytes: of kept rows; above it the trajectory that was idle longest ends early, and its later hops run
             dense. So it does above ``limit_open`` open trajectories.
         note: takes a traceback where the method fails.
     """
 
-    def __init__(self, make: Make, pages: Pages, limit_bytes: int, limit_open: int, note: Note) -> None:
-        self.make, self.pages, self.note = make, pages, note
+    method: Method
+
+    def __init__(self, pages: Pages, limit_bytes: int, limit_open: int, note: Note) -> None:
+        self.pages, self.note = pages, note
         self.limit_bytes, self.limit_open = limit_bytes, limit_open
         self.open: dict[str, Trajectory] = {}
         self.planned: dict[str, Planned] = {}
         self.done: set[str] = set()
         self.bad_blocks: set[int] = set()
 
-    def renew(self, method: Mapping[str, Any], seed: int) -> None:
-        """Begin afresh, with the method of this configuration and without open trajectories.
+    def renew(self, method: Method, seed: int) -> None:
+        """Begin afresh, with a copy of a method that is not bound, and without open trajectories.
 
         Raises:
             ValueError: the method asks for more than vLLM offers, or does not fit the model.
         """
-        self.method = self.make(method, seed)
+        self.method = copy.deepcopy(method)
+        self.method.bind(self.pages.shape, seed)
+        if missing := required(self.method):
+            names = ", ".join(sorted(missing))
+            raise ValueError(f"the method asks for {names}, which vLLM does not offer; use backend=hf")
         self.open.clear()
 
     def carry_out(self, orders: Sequence[Order]) -> Report:
@@ -260,10 +265,10 @@ class Worker:
             except Exception:  # what cannot be learned from is still an answer
                 self.note(traceback.format_exc())
         self._keep(order, order.call, trajectory, ended)
-        size, notes = self.method.state_bytes(), {k: float(v) for k, v in self.method.notes().items()}
+        size = self.method.state_bytes()
         if order.call.last:
             self.end(order.call.trajectory)
-        return Learned(self._seconds(begin), size.base, size.correction, notes)
+        return Learned(self._seconds(begin), size.base, size.correction)
 
     def _keep(self, order: Observe, call: Call, trajectory: Trajectory, ended: Ended) -> None:
         for keep in call.keeps:

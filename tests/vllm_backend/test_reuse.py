@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hops import ROLES, dense, hop, play, words
+from hydra.utils import instantiate
 
 if TYPE_CHECKING:
     from harness.backends.vllm_engine import Engine, Flight
@@ -32,7 +33,7 @@ def prompt_of(flight: Flight, question: Sequence[int], agent: str, output: Seque
 
 
 def use(engine: Engine, method: dict[str, Any], seed: int = 0) -> None:
-    engine.ask("renew", method, seed)
+    engine.ask("renew", instantiate(method), seed)
 
 
 @pytest.mark.parametrize("gaps", [True, False])
