@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 
 from harness.backends.hf_tiny import Tiny
 
@@ -22,6 +23,7 @@ def running() -> Iterator[Engine]:
     pytest.importorskip("vllm", reason="vLLM is not installed here; make setup-vllm")
     from harness.backends.vllm_engine import Engine, Settings
 
+    torch.set_num_threads(1)  # on busy cores, threads of kernels this small spend their time waiting for each other
     method = {"_target_": "methods.full_reuse.FullReuse"}
     engine = Engine(Settings(TINY.folder(), method, gaps=True, dtype="float32", cache_gib=0.1, context=2048))
     yield engine
