@@ -10,7 +10,7 @@ method's verdict, which takes one engine step (without a forward, if nothing els
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,6 +26,8 @@ from vllm.logger import init_logger
 from vllm.v1.request import RequestStatus
 
 from harness.backends.vllm_directory import Directory
+from harness.backends.vllm_figures import Figures
+from harness.backends.vllm_metrics import FiguresProm, FiguresStats
 from harness.backends.vllm_model import build_worker, check
 from harness.backends.vllm_orders import Load, Order, Report
 from harness.backends.vllm_worker import Worker
@@ -77,6 +79,7 @@ class KVCMASConnector(KVConnectorBase_V1, SupportsHMA):
         self.directory: Directory | None = None
         if role is KVConnectorRole.SCHEDULER:
             self.directory = Directory(bool(extra.get("gaps", False)), bool(extra.get("encodes", False)))
+        self._told = Figures()
         self.worker: Worker | None = None
         self.rank = int(vllm_config.parallel_config.rank)
         self._report = Report()
@@ -124,6 +127,23 @@ class KVCMASConnector(KVConnectorBase_V1, SupportsHMA):
 
     def has_pending_push_work(self) -> bool:
         return self.directory is not None and self.directory.pending
+
+    def get_kv_connector_stats(self) -> FiguresStats | None:
+        if self.directory is None:
+            return None
+        before, self._told = self._told, replace(self.directory.figures)
+        return FiguresStats.between(before, self._told)
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> FiguresStats:
+        return FiguresStats(data or {})
+
+    @classmethod
+    def build_prom_metrics(cls, *args: Any) -> FiguresProm:
+        return FiguresProm(*args)
+
+    def reset_cache(self) -> bool:
+        return True  # what is kept belongs to open trajectories, and pools are no cache
 
     def _blocks(self, request: str) -> list[int]:
         assert self._kv_cache_manager is not None

@@ -54,8 +54,8 @@ class Settings:
     store_gib: float = 4.0
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    def arguments(self, encodes: bool = True) -> dict[str, Any]:
-        """Keyword arguments of ``EngineArgs``."""
+    def arguments(self, encodes: bool) -> dict[str, Any]:
+        """Keyword arguments of ``EngineArgs``; ``encodes`` says whether somebody sends the encodes that plans need."""
         extra = {"method": dict(self.method), "seed": self.seed, "gaps": self.gaps, "encodes": encodes}
         found: dict[str, Any] = {
             "model": str(self.folder),
@@ -104,7 +104,7 @@ class Engine:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.vllm = LLMEngine.from_engine_args(EngineArgs(**settings.arguments()))
+        self.vllm = LLMEngine.from_engine_args(EngineArgs(**settings.arguments(encodes=True)))
         self._core: Any = self.vllm.engine_core.engine_core
         connector = self._core.scheduler.get_kv_connector()
         assert isinstance(connector, KVCMASConnector)
@@ -185,8 +185,9 @@ class Engine:
             if name in self._learning:
                 flight = self._learning.pop(name)
                 flight.learned, flight.learned_s = learned, self.now()
-        for trajectory, ids in self.directory.take_needs():
-            self.send(ids, 1, request=Encode(trajectory), salt=f"encode:{self._sent}")
+        if not self.settings.gaps:  # our own scheduler sends them itself
+            for trajectory, ids in self.directory.take_needs():
+                self.send(ids, 1, request=Encode(trajectory), salt=f"encode:{self._sent}")
 
     def run(self, *flights: Flight) -> None:
         """Step until all ``flights`` have ended."""

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from vllm import SamplingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import NewRequestData
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.request import Request
 
+from harness.backends.vllm_call import Encode, params
 from harness.backends.vllm_connector import KVCMASConnector, Orders
 from harness.backends.vllm_directory import Directory
 
 if TYPE_CHECKING:
     from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorMetadata
     from vllm.v1.core.sched.output import SchedulerOutput
-    from vllm.v1.request import Request
 
 
 class _Gaps(Scheduler):
@@ -42,7 +44,21 @@ class _Gaps(Scheduler):
             end = self.directory.skip(request.request_id, request.num_computed_tokens)
             if end is not None:
                 request.num_computed_tokens = end
+        for trajectory, ids in self.directory.take_needs():
+            self._encode(trajectory, ids)
         return super().schedule(*args, **kwargs)
+
+    def _encode(self, trajectory: str, ids: tuple[int, ...]) -> None:
+        """A request of our own, whose answer nobody waits for but the plan that asked for it."""
+        sampling = SamplingParams(
+            temperature=0.0,
+            max_tokens=1,
+            ignore_eos=True,
+            detokenize=False,
+            extra_args={"kv_transfer_params": params(Encode(trajectory))},
+        )
+        self._encodes = getattr(self, "_encodes", 0) + 1
+        self.add_request(Request(f"kvcmas-encode-{self._encodes}", list(ids), sampling, None))
 
     def _build_kv_connector_meta(
         self, connector: KVConnectorBase_V1, scheduler_output: SchedulerOutput
