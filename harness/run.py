@@ -9,16 +9,15 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from harness.autoprofile import AUTO, profiled
-from harness.backends.hf_facts import ModelFacts as SourceFacts
-from harness.backends.hf_facts import choose_device
 from harness.config import Choices
 from harness.duplicates import duplicated
 from harness.errors import UserError
 from harness.execution import Execution
-from harness.fit import check_kernels, check_method
+from harness.fit import check_abilities
 from harness.folder import read_summary
 from harness.identity import identify
 from harness.profiled import fill
+from harness.served import BatchServer, Served, refuse
 from harness.signature import locate
 from harness.store import RunFolder
 from harness.summarise import summarise
@@ -50,6 +49,8 @@ def run(cfg: DictConfig, folder: Path) -> int:
 def complete(cfg: DictConfig, names: Choices, folder: Path, load: Callable[[Parts, DictConfig], Workload]) -> int:
     """As :func:`run`, for a configuration that was composed elsewhere and a workload that ``load`` makes."""
     identity = identify(cfg, {"method": names.method, "task": names.task}).id
+    draft_parts = build(cfg)
+    check_abilities(draft_parts.method, names.method, names.backend, draft_parts.backend.offers)
     if cfg.method.get("profile") == AUTO:
         cfg = profiled(cfg, names, build(cfg).model.facts().layers)
     cfg, profile = fill(cfg)
@@ -62,7 +63,9 @@ def complete(cfg: DictConfig, names: Choices, folder: Path, load: Callable[[Part
     check_context(draft, cases, facts.context, str(parts.task.name))
     if profile is not None:
         profile.check(str(cfg.method.profile), facts, [case.sample_id for case in cases])
-    check_fit(parts, names, facts, int(cfg.seed))
+    if isinstance(parts.backend, BatchServer):
+        refuse(cfg, names, workload)
+    parts.backend.check(parts.model, parts.method, names.method, int(cfg.seed))
     config_yaml = OmegaConf.to_yaml(OmegaConf.masked_copy(cfg, [str(k) for k in cfg if k != "hydra"]), resolve=True)
     with RunFolder.open(folder, config_yaml, identity=identity) as store:
         done, mirrored = store.complete, (folder / "wandb").exists()
@@ -70,7 +73,8 @@ def complete(cfg: DictConfig, names: Choices, folder: Path, load: Callable[[Part
             if not done:
                 requests, prompts = duplicated(cases, cfg.duplicates, cfg.seed), prompts_sha256(draft, cases)
                 store.check_prompts(prompts)
-                execution = Execution(cfg, parts, workload, names, store, requests)
+                engine = Served if isinstance(parts.backend, BatchServer) else Execution
+                execution: Served | Execution = engine(cfg, parts, workload, names, store, requests)
                 execution.execute(prompts)
                 store.finish(summarise(store.rows, execution.heading))
             summary = read_summary(folder)
@@ -82,16 +86,6 @@ def complete(cfg: DictConfig, names: Choices, folder: Path, load: Callable[[Part
     for warning in tracker.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     return _worth(store)
-
-
-def check_fit(parts: Parts, names: Choices, facts: SourceFacts, seed: int) -> None:
-    """Refuse, before weights are read, what a method or the kernels will not do on this model or device.
-
-    Raises:
-        UserError: naming method and model, or the option.
-    """
-    check_kernels(parts.backend.kernels, choose_device(parts.model.device))
-    check_method(parts.method, names.method, names.model, facts, seed)
 
 
 def _worth(store: RunFolder) -> int:

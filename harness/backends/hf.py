@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -31,6 +31,7 @@ from harness.media import Media
 from harness.records import MediaRecord
 from harness.service import Served, Service
 from kernels.dispatch import Implementation, using
+from methods.ability import Ability
 from methods.base import KV, Dense, FreshRows, Method, Plan, Reuse, RowView, Shape
 from methods.segment import Prompt
 
@@ -114,6 +115,7 @@ class HF:
     block: int = 1024
     kernels: str = "auto"
     poison: bool = False
+    offers: ClassVar[frozenset[Ability]] = frozenset(Ability)
     model: Any = field(default=None, init=False, repr=False, compare=False)
     eye: Eye | None = field(default=None, init=False, repr=False, compare=False)
 
