@@ -1,9 +1,9 @@
 """TTFT and throughput against load: ``python -m harness.report.serving results/runs/trace/* --out serving.png``.
 
 Left and middle, TTFT of hops with a source and mean TTFT over whole trajectories (first agent included): median or mean
-solid, 90th percentile dashed, bands are 95 % intervals (bootstrap over trajectories). Right, prompt tokens a second,
-computed solid and reused dashed. A line per measurement, a point per offered load; runs that differ by their seed alone
-are pooled. Simulated runs say so, and never share a figure with measured ones.
+solid with its 95 % interval (bootstrap over trajectories), 90th percentile dashed and hollow. Right, prompt tokens a
+second, computed solid, reused dashed and hollow. A line per measurement, a point per offered load; runs that differ by
+their seed alone are pooled. Simulated runs say so, and never share a figure with measured ones.
 """
 
 from __future__ import annotations
@@ -92,25 +92,30 @@ def plot(folders: Sequence[Path], target: Path) -> None:
 
 
 def _draw(axes: Any, line: Line, style: dict[str, Any]) -> None:
-    dashed = {**style, "linestyle": "--", "marker": ""}
+    hollow = {**style, "linestyle": "--", "markerfacecolor": "none"}
     later = [(q, s.ttft_downstream_s) for q, s in line.points if s.ttft_downstream_s is not None]
     if later:
-        loads = [q for q, _ in later]
-        axes[0].plot(loads, [s.p50 for _, s in later], label=line.label, **style)
-        axes[0].plot(loads, [s.p90 for _, s in later], **dashed)
-        low, high = zip(*(s.p50_ci95 for _, s in later), strict=True)
-        axes[0].fill_between(loads, low, high, color=style["color"], alpha=0.15, linewidth=0)
+        middle = [(q, s.p50, s.p50_ci95) for q, s in later]
+        _bars(axes[0], middle, style, line.label)
+        axes[0].plot([q for q, _ in later], [s.p90 for _, s in later], **hollow)
     whole = [(q, s.ttft_trajectory_s) for q, s in line.points if s.ttft_trajectory_s is not None]
     if whole:
-        loads = [q for q, _ in whole]
-        axes[1].plot(loads, [s.mean for _, s in whole], **style)
-        axes[1].plot(loads, [s.p90 for _, s in whole], **dashed)
-        low, high = zip(*(s.mean_ci95 for _, s in whole), strict=True)
-        axes[1].fill_between(loads, low, high, color=style["color"], alpha=0.15, linewidth=0)
+        _bars(axes[1], [(q, s.mean, s.mean_ci95) for q, s in whole], style, line.label)
+        axes[1].plot([q for q, _ in whole], [s.p90 for _, s in whole], **hollow)
     rates = [(q, s.tokens_s) for q, s in line.points if s.tokens_s is not None]
     if rates:
         axes[2].plot([q for q, _ in rates], [t.computed for _, t in rates], **style)
-        axes[2].plot([q for q, _ in rates], [t.reused for _, t in rates], **dashed)
+        axes[2].plot([q for q, _ in rates], [t.reused for _, t in rates], **hollow)
+
+
+def _bars(
+    axis: Any, points: Sequence[tuple[float, float, tuple[float, float]]], style: dict[str, Any], label: str
+) -> None:
+    """Values with their intervals, which need not lie around them evenly."""
+    loads, values, bounds = zip(*points, strict=True)
+    below = [max(0.0, v - low) for v, (low, _) in zip(values, bounds, strict=True)]
+    above = [max(0.0, high - v) for v, (_, high) in zip(values, bounds, strict=True)]
+    axis.errorbar(loads, values, yerr=[below, above], capsize=3, label=label, **style)
 
 
 def _flat(options: Any, at: str = "") -> dict[str, Any]:
