@@ -8,9 +8,9 @@ from typing import Any
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C564B")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 METHODS = (
-    "kvcmas", "kvcomm", "graphflow", "kamera", "cacheblend", "epic", "dense", "full_reuse",
+    "kvcmas", "kvcomm", "ridge", "kamera", "cacheblend", "epic", "dense", "full_reuse",
     "droidspeak", "relaycaching", "agentkvshift", "random_tokens", "oracle_tokens", "oracle_delta",
-    "mean_delta", "nearest_anchor", "ridge",
+    "mean_delta", "nearest_anchor", "graphflow",
 )  # fmt: skip
 
 
