@@ -25,7 +25,7 @@ _DIGITS = 10
 _ELSEWHERE = frozenset({"hydra", "tracking", "results_dir", "points"})
 _OPTIONAL = frozenset({"trace"})
 _FOLDERS = frozenset({"cache_dir", "videos"})
-_INPUTS = frozenset({"source", "path", "profile", "lookup"})
+_INPUTS = frozenset({"source", "path", "profile", "lookup", "costs"})
 
 _WHOLE = 16 << 20  # files up to this many bytes are read whole inside a folder
 _BLOCK, _BLOCKS = 64 << 10, 256

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from harness.autoprofile import AUTO, profiled
 from harness.config import Choices
 from harness.duplicates import duplicated
+from harness.errors import UserError
 from harness.execution import Execution
 from harness.fit import check_abilities
 from harness.folder import read_summary
@@ -38,6 +39,10 @@ def run(cfg: DictConfig, folder: Path) -> int:
     names = Choices.current()
     if locate("task", cfg.task._target_) is TraceTask:
         return replay(cfg, names, folder)
+    if cfg.get("trace") is not None:
+        raise UserError(f"trace: nothing but task=trace replays a trace; leave it out, or replace task={names.task}")
+    if getattr(locate("backend", cfg.backend._target_), "traces_only", False):
+        raise UserError(f"backend={names.backend} replays traces and nothing else; choose task=trace, or backend=hf")
     return complete(cfg, names, folder, load_workload)
 
 

@@ -61,7 +61,7 @@ def build(cfg: DictConfig) -> Parts:
     """
     _report(_missing(cfg))
     _report(_ranges(cfg))
-    groups = (*COMPONENTS, *(group for group in OPTIONAL if cfg[group] is not None))
+    groups = (*COMPONENTS, *(group for group in OPTIONAL if cfg.get(group) is not None))
     nodes = {group: _plain(cfg, group) for group in groups}
     _report([c for group, node in nodes.items() for c in _complaints(group, node)])
     made, complaints = {}, []

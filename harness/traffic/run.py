@@ -26,10 +26,10 @@ from harness.provenance import DataFacts, collect
 from harness.records import Row
 from harness.service import Served, Server, Service
 from harness.serving import Repeat
+from harness.serving_table import print_run
 from harness.store import RunFolder
 from harness.summarise import Heading, summarise
 from harness.summary import Summary
-from harness.table import print_run
 from harness.tasks.trace import TraceTask
 from harness.track import Tracker
 from harness.traffic.measure import serving
@@ -66,7 +66,7 @@ def replay(cfg: DictConfig, names: Choices, folder: Path) -> int:
     if not isinstance(server, Server):
         raise UserError(f"backend={names.backend} does not serve, so that task=trace cannot load it; use backend=hf")
     seed = int(cfg.seed)
-    planned = plan(_made(parts), task.warmup, cfg.limit)
+    planned = plan(made(parts.trace), task.warmup, cfg.limit)
     served = server.check(parts.model, parts.method, names.method, seed)
     check_context(planned, served.context)
     if profile is not None:
@@ -172,6 +172,8 @@ def _refuse(cfg: DictConfig, names: Choices) -> None:
                 f"{option}=true: a dense run beside every call would hold up the others; measure fidelity with another "
                 "task, such as task=single_stream"
             )
+    if cfg.warmup:
+        raise UserError(f"warmup={cfg.warmup}: task=trace fills pools from its own trace; set task.warmup instead")
     if cfg.duplicates:
         raise UserError(f"duplicates={cfg.duplicates}: task=trace runs its trace as it is; leave duplicates at 0")
     if cfg.trace is None:
@@ -183,9 +185,10 @@ def _refuse(cfg: DictConfig, names: Choices) -> None:
         )
 
 
-def _made(parts: Parts) -> Trace:
+def made(trace: Any) -> Trace:
+    """The trace of a choice of the group ``trace``. Raises UserError if it cannot be made."""
     try:
-        found = parts.trace.trace()
+        found = trace.trace()
     except TraceError as error:
         raise UserError(f"trace: {error}") from error
     if not found.requests:
@@ -217,12 +220,13 @@ def _prompts_sha256(planned: Plan, words: Text) -> str:
 
 def _data(planned: Plan, parts: Parts, sha256: str) -> DataFacts:
     rows = sum(len(t.calls) for t in planned.trajectories)
-    return DataFacts(source=_described(planned.trace), rows=rows, sha256=sha256, extractor=None)
+    return DataFacts(source=described(planned.trace), rows=rows, sha256=sha256, extractor=None)
 
 
-def _described(trace: Trace) -> str:
-    made = trace.made_by
-    return str(made.get("file") or made.get("generator") or "trace")
+def described(trace: Trace) -> str:
+    """A short name of where the trace comes from."""
+    origin = trace.made_by
+    return str(origin.get("file") or origin.get("generator") or "trace")
 
 
 def _heading(cfg: DictConfig, names: Choices, service: Service, command: str) -> Heading:
@@ -244,17 +248,17 @@ def _heading(cfg: DictConfig, names: Choices, service: Service, command: str) ->
 def _summary(
     rows: tuple[Row, ...], passes: list[Repeat], heading: Heading, planned: Plan, task: TraceTask, service: Service
 ) -> Summary:
-    made = serving(
+    found = serving(
         rows,
         passes,
         layers=service.layers,
         slo_ttft_s=task.slo_ttft_s,
-        trace=_described(planned.trace),
+        trace=described(planned.trace),
         engine=service.label,
         warmup_trajectories=planned.warmup,
         simulated=service.simulated,
     )
-    return msgspec.structs.replace(summarise(rows, heading), serving=made)
+    return msgspec.structs.replace(summarise(rows, heading), serving=found)
 
 
 def _worth(summary: Summary | None) -> int:
