@@ -104,7 +104,7 @@ class Engine:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.vllm = LLMEngine.from_engine_args(EngineArgs(**settings.arguments(encodes=True)))
+        self.vllm = LLMEngine.from_engine_args(EngineArgs(**settings.arguments(encodes=True), disable_log_stats=True))
         self._core: Any = self.vllm.engine_core.engine_core
         connector = self._core.scheduler.get_kv_connector()
         assert isinstance(connector, KVCMASConnector)
