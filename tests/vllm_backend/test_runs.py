@@ -19,7 +19,8 @@ import sys
 from harness.cli import main
 from harness.store import RunFolder
 
-COMMON = ["model=tiny", "model.head_dim=32", "backend=vllm", "backend.gaps=true", "backend.cache_gib=0.1", "tracking=none"]
+COMMON = ["model=tiny", "model.head_dim=32", "backend=vllm", "backend.gaps=true", "backend.cache_gib=0.1",
+          "tracking=none"]
 ACCURACY = [*COMMON, "task=gsm8k", "method=kvcmas", "method.gate=always", "limit=6", "backend.concurrency=2",
             "workflow.max_new_tokens=4"]
 TRACE = [*COMMON, "task=trace", "trace=agents", "method=full_reuse", "trace.trajectories=4", "trace.shared_tokens=200",
@@ -49,11 +50,11 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 def decisions(found: list[dict[str, Any]]) -> list[Any]:
     """What of the rows may not depend on time."""
-    return [
-        (row["sample_id"], row["status"], row.get("prediction"), row["state_bytes"]["total"])
-        + tuple((hop["route"], hop["fresh_token_layers"], hop["output_ids"]) for hop in row["hops"])
-        for row in found
-    ]
+    out = list[Any]()
+    for row in found:
+        hops = [(hop["route"], hop["fresh_token_layers"], hop["output_ids"]) for hop in row["hops"]]
+        out.append((row["sample_id"], row["status"], row.get("prediction"), row["state_bytes"]["total"], hops))
+    return out
 
 
 def test_runs(tmp_path: Path) -> None:
