@@ -28,7 +28,7 @@ class Wide(Tiny):
 
 def main():
     ranks = int(sys.argv[1])
-    model = Wide(head_dim=32, kv_heads=3, heads=3, layers=3, hidden=96, context=1024)
+    model = Wide(head_dim=32, kv_heads=3, heads=3, layers=3, hidden=96, intermediate=192, context=1024)
     method = {"_target_": "methods.kvcmas.KVCMAS", "gate": "always", "codec": "full", "factor_dtype": "model"}
     options = {"tensor_parallel_size": ranks, "distributed_executor_backend": "mp"} if ranks > 1 else {}
     sizes = {"dtype": "float32", "cache_gib": 0.05, "context": 1024}
