@@ -123,8 +123,8 @@ class Workflow:
 def totals(url: str) -> dict[str, float]:
     """What the server has reused and computed so far."""
     lines = httpx.get(f"{url}/metrics", timeout=60).text.splitlines()
-    found = (line.rsplit(" ", 1) for line in lines if line.startswith("kvcmas:"))
-    return {name.partition("{")[0].removeprefix("kvcmas:"): float(value) for name, value in found}
+    found = (line.rsplit(" ", 1) for line in lines if line.startswith("vllm:kvcmas_"))
+    return {name.partition("{")[0].removeprefix("vllm:kvcmas_"): float(value) for name, value in found}
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 Spans and agents come with each request, in ``kv_transfer_params`` (``harness/backends/vllm_call.py`` has the schema,
 ``examples/four_agents.py`` a client); a request without them is served as by plain vLLM. A request that may reuse needs
 a ``cache_salt``, since what it leaves in vLLM's prefix cache is approximate. The answer's ``kv_transfer_params`` say
-what was reused, ``/metrics`` has the totals (``kvcmas:*``).
+what was reused, ``/metrics`` has the totals (``vllm:kvcmas_*``).
 
     host=127.0.0.1, port=8000    where it listens
     backend.gaps=true            skip every covered row; a method that encodes spans alone needs it

@@ -103,13 +103,17 @@ class Directory:
     Args:
         gaps: the scheduler can skip rows in the middle of a prompt; else only its beginning can be loaded.
         encodes: somebody sends the encodes that plans ask for (see :meth:`take_needs`).
+
+    Attributes:
+        heard: by request, what the workers made of it, for somebody in this process who takes it out; None if nobody
+            listens.
     """
 
     def __init__(self, gaps: bool, encodes: bool = False) -> None:
         self.gaps, self.encodes = gaps, encodes
         self.entries: dict[str, Entry] = {}
         self.figures = Figures()
-        self.learned: dict[str, Learned] = {}
+        self.heard: dict[str, Learned] | None = None
         self._orders: list[Order] = []
         self._needs: dict[tuple[str, tuple[int, ...]], None] = {}
         self._running: dict[tuple[str, int], str] = {}
@@ -275,7 +279,8 @@ class Directory:
 
     def _learn(self, request: str, learned: Learned) -> None:
         entry = self.entries.pop(request, None)
-        self.learned[request] = learned
+        if self.heard is not None:
+            self.heard[request] = learned
         if entry is None:
             return
         if isinstance(entry.call, Encode):

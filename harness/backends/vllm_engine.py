@@ -104,12 +104,13 @@ class Engine:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.vllm = LLMEngine.from_engine_args(EngineArgs(**settings.arguments(encodes=True)))
+        self.vllm = LLMEngine.from_engine_args(EngineArgs(**settings.arguments(encodes=True), disable_log_stats=True))
         self._core: Any = self.vllm.engine_core.engine_core
         connector = self._core.scheduler.get_kv_connector()
         assert isinstance(connector, KVCMASConnector)
         assert connector.directory is not None
         self.directory: Directory = connector.directory
+        self.directory.heard = {}
         self.flights: dict[str, Flight] = {}
         self._learning: dict[str, Flight] = {}
         self._sent = 0
@@ -180,8 +181,8 @@ class Engine:
                 del self.flights[output.request_id]
                 if flight.learns:
                     self._learning[flight.request] = flight
-        for name in list(self.directory.learned):
-            learned = self.directory.learned.pop(name)
+        heard, self.directory.heard = self.directory.heard or {}, {}
+        for name, learned in heard.items():
             if name in self._learning:
                 flight = self._learning.pop(name)
                 flight.learned, flight.learned_s = learned, self.now()

@@ -28,8 +28,8 @@ HELP: Mapping[str, str] = {
 
 
 def metric(name: str) -> str:
-    """Prometheus's name of a figure."""
-    return "kvcmas:" + (name[:-2] + "_seconds" if name.endswith("_s") else name)
+    """Prometheus's name of a figure. vLLM clears away what bears its own name when another engine starts."""
+    return "vllm:kvcmas_" + (name[:-2] + "_seconds" if name.endswith("_s") else name)
 
 
 @dataclass

@@ -132,6 +132,7 @@ class Worker:
             names = ", ".join(sorted(missing))
             raise ValueError(f"the method asks for {names}, which vLLM does not offer; use backend=hf")
         self.open.clear()
+        self.planned.clear()
 
     def carry_out(self, orders: Sequence[Order]) -> Report:
         """Learn first, so that plans of the same step see it; load last."""

@@ -15,15 +15,20 @@ pytest.importorskip("vllm", reason="vLLM is not installed here; make setup-vllm"
 
 HERE = Path(__file__).parent
 SCRIPT = """
-import json, sys
+import dataclasses, json, sys
 from hydra.utils import instantiate
 from hops import play, words
 from harness.backends.hf_tiny import Tiny
 from harness.backends.vllm_engine import Engine, Settings
 
+class Wide(Tiny):
+    # vLLM cuts the padded vocabulary into as many parts as there are ranks.
+    def facts(self):
+        return dataclasses.replace(super().facts(), vocab=384, revision="wide")
+
 def main():
     ranks = int(sys.argv[1])
-    model = Tiny(head_dim=32, kv_heads=3, heads=3, layers=3, hidden=96, context=1024)
+    model = Wide(head_dim=32, kv_heads=3, heads=3, layers=3, hidden=96, intermediate=192, context=1024)
     method = {"_target_": "methods.kvcmas.KVCMAS", "gate": "always", "codec": "full", "factor_dtype": "model"}
     options = {"tensor_parallel_size": ranks, "distributed_executor_backend": "mp"} if ranks > 1 else {}
     sizes = {"dtype": "float32", "cache_gib": 0.05, "context": 1024}

@@ -122,8 +122,10 @@ def test_two_agents_over_http(url: str) -> None:
     assert (facts[1]["reused"], facts[1]["computed"]) == (300, ROLES["critic"] + 9)
     assert ask(url, prompts[1])["choices"][0]["token_ids"] == before
     lines = httpx.get(f"{url}/metrics", timeout=60).text.splitlines()
-    figures = {line.partition("{")[0]: float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("kvcmas:")}
-    assert figures["kvcmas:hops_total"] == 2
-    assert figures["kvcmas:reused_tokens_total"] == 300
-    assert figures["kvcmas:computed_tokens_total"] == len(prompts[0]) + ROLES["critic"] + 9
-    assert figures["kvcmas:load_seconds_total"] > 0
+    figures = {
+        line.partition("{")[0]: float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("vllm:kvcmas_")
+    }
+    assert figures["vllm:kvcmas_hops_total"] == 2
+    assert figures["vllm:kvcmas_reused_tokens_total"] == 300
+    assert figures["vllm:kvcmas_computed_tokens_total"] == len(prompts[0]) + ROLES["critic"] + 9
+    assert figures["vllm:kvcmas_load_seconds_total"] > 0
