@@ -65,7 +65,7 @@ class _Encoder:
 
 
 @dataclass
-class _Held:
+class Held:
     """Caches that later hops of the request read, and nothing else: a cache goes when its last reader has run."""
 
     script: Script
@@ -142,7 +142,7 @@ class Runner:
     def _run(self, case: Case) -> Finished:
         begin, aside_s = self.clock.now(), 0.0
         spans: dict[str, Span] = {QUESTION: case.question}
-        held, hops, final = _Held(self.script), list[HopRecord](), tuple[int, ...]()
+        held, hops, final = Held(self.script), list[HopRecord](), tuple[int, ...]()
         for step in self.script.steps:
             record, run, spent = self._hop(case, step, spans, held)
             ended = self.clock.now()
@@ -162,7 +162,7 @@ class Runner:
         seconds = self.clock.now() - begin - aside_s
         return Finished(hops, final, self.script.judge(case, final), seconds)
 
-    def _hop(self, case: Case, step: Step, spans: dict[str, Span], held: _Held) -> tuple[HopRecord, Run, float]:
+    def _hop(self, case: Case, step: Step, spans: dict[str, Span], held: Held) -> tuple[HopRecord, Run, float]:
         agent, prompt = self.script.names[step.agent], self.script.prompt(step, spans)
         sources = held.sources(held.upstream(step))
         hop = Hop(case.sample_id, step.index, agent, prompt, sources, held.sources(held.origin(step)), case.warmup)
@@ -236,7 +236,7 @@ class Runner:
         eye = self.backend.eye
         return {} if eye is None else {"media_encoded": float(eye.encoded), "vision_s": eye.seconds}
 
-    def _hand_on(self, step: Step, hop: Hop, run: Run, spans: dict[str, Span], held: _Held) -> None:
+    def _hand_on(self, step: Step, hop: Hop, run: Run, spans: dict[str, Span], held: Held) -> None:
         """Keep what later hops read: the question's rows as held here, and the output as a new span."""
         for placed in hop.prompt.shared():
             if placed.span is not None and placed.span.id == QUESTION:
