@@ -67,7 +67,7 @@ def print_comparison(
 
 
 def comparison(summaries: Sequence[Summary], names: Sequence[str]) -> Table:
-    """A row per summary; below that of a method that learns, its first samples and the later ones apart."""
+    """A row per summary; below that of a method that reuses, the first samples and the later ones apart."""
     table = columns(
         "run", "from", "glue", "accuracy\n%", "fresh\n%", "reuse\n%", "TTFT", "state", "K err\n%", "V err\n%",
         "KL", "prefix\n%", "same\nans %", "not ok",

@@ -55,7 +55,8 @@ class Config:
         duplicates: share of requests that repeat an earlier sample, beside all the samples themselves.
         shadow: run every hop dense as well and measure how far it is off.
         teacher_forcing: hand on what dense would have written, whatever the method does; implies shadow.
-        early: of a method that learns, the summary shows the first so many samples of a repeat apart.
+        warmup: so many samples run dense first, for methods to learn from; no metric counts them.
+        early: the summary shows the first so many samples of a repeat apart, in which methods that learn still do.
         points: runs of an experiment, a line of overrides each; see :mod:`harness.points`.
         results_dir: parent of all run folders, relative to the working directory; not part of a run's identity.
     """
@@ -72,6 +73,7 @@ class Config:
     duplicates: float = 0.0
     shadow: bool = False
     teacher_forcing: bool = False
+    warmup: int = 0
     early: int = 50
     points: list[str] = field(default_factory=list)
     results_dir: str = "results/runs"

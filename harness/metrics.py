@@ -25,8 +25,8 @@ def hops(rows: Iterable[Row]) -> list[HopRecord]:
 
 
 def scored(rows: Iterable[Row]) -> list[Row]:
-    """Rows in the denominator of the accuracy: those with an expected answer, but for ``missing`` ones."""
-    return [r for r in rows if r.status is not Status.missing and r.target is not None]
+    """Rows in the denominator of the accuracy: those with an expected answer, but for warm-up and ``missing`` ones."""
+    return [r for r in rows if r.status is not Status.missing and r.target is not None and not r.warmup]
 
 
 def accuracy(rows: Iterable[Row]) -> float | None:
@@ -127,7 +127,7 @@ def ttft_by_route(counted: Sequence[HopRecord]) -> RouteTtft:
 
 def e2e(rows: Iterable[Row]) -> Latency | None:
     """End-to-end time of the trajectories without a warm-up hop, learning inside."""
-    return latency([r.e2e_s for r in rows if r.completed and not any(h.warmup for h in r.hops)])
+    return latency([r.e2e_s for r in rows if r.completed and not r.warmup])
 
 
 def throughput(counted: Sequence[HopRecord], layers: int) -> Throughput | None:

@@ -234,6 +234,11 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
         return self.sample_id, self.repeat
 
     @property
+    def warmup(self) -> bool:
+        """It only filled pools, and is in no metric."""
+        return any(hop.warmup for hop in self.hops)
+
+    @property
     def completed(self) -> bool:
         """All hops ran to their end, so that their times mean something."""
         return self.status in (Status.ok, Status.invalid)

@@ -26,7 +26,7 @@ from harness.table import print_run
 from harness.tasks.single_stream import SingleStream
 from harness.track import Tracker
 from harness.validate import Parts, build
-from harness.workload import Workload, check_context, load_benchmark, load_stream, prompts_sha256
+from harness.workload import Workload, check_context, load_benchmark, load_stream, prompts_sha256, warmed
 from methods.base import Rope, Shape
 
 
@@ -50,7 +50,7 @@ def complete(cfg: DictConfig, names: Choices, folder: Path, load: Callable[[Part
     facts = parts.model.facts()
     reader = workload.see(parts.model, names.model, str(parts.task.name))
     draft = workload.write(parts.model.tokenizer(), frozenset(), reader)
-    cases = draft.cases()
+    cases = warmed(draft.cases(), int(cfg.warmup))
     check_context(draft, cases, facts.context, str(parts.task.name))
     if profile is not None:
         profile.check(str(cfg.method.profile), facts, [case.sample_id for case in cases])

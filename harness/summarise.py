@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness import metrics
-from harness.records import SCHEMA, Phases, Row, Status
+from harness.records import SCHEMA, Phases, Route, Row, Status
 from harness.summary import Early, Part, Summary
 
 
@@ -18,7 +18,7 @@ class Heading:
     Attributes:
         layers: L of the model.
         programs: answers are programs, so that pass@k is told.
-        early: how many samples of each repeat stand apart if the method learns.
+        early: how many samples of each repeat stand apart.
     """
 
     task: str
@@ -50,12 +50,14 @@ def part(rows: Sequence[Row], layers: int) -> Part:
 
 def early(rows: Sequence[Row], limit: int, layers: int) -> Early | None:
     """The first ``limit`` samples of each repeat, warm-up not counted, and the later ones; None if there are none, or
-    if the method learned no correction from them (an exact cache of role prompts is no learning)."""
-    if not any(r.state_bytes is not None and r.state_bytes.correction for r in rows):
+    if the method neither reuses nor learns corrections. Reuse without learning has them too, so that the later samples
+    of a method that learns stand beside the same samples of one that does not."""
+    learned = any(r.state_bytes is not None and r.state_bytes.correction for r in rows)
+    if not learned and all(h.route is not Route.reuse for r in rows for h in r.hops):
         return None
     first, later, seen = list[Row](), list[Row](), Counter[int]()
     for row in rows:
-        if any(h.warmup for h in row.hops):
+        if row.warmup:
             continue
         seen[row.repeat] += 1
         (first if seen[row.repeat] <= limit else later).append(row)

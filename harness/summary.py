@@ -126,7 +126,7 @@ class Summary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         glue: what happens to private text after the first shared span (recompute, rotate, delta).
         teacher_forcing: every hop saw what dense would have written, see :class:`harness.config.Config`.
         layers: L of the model.
-        early: for a method that learns, its first samples and the others apart; None if there are no others.
+        early: for a method that reuses, the first samples and the others apart; None if there are no others.
         learn_s: seconds spent learning, warm-up included; never part of a TTFT.
         phases_s: seconds by phase, summed over the hops that are not warm-up.
         peak_bytes: largest memory in use of any sample; state_bytes: what the method held after the last one.

@@ -86,6 +86,8 @@ def _ranges(cfg: DictConfig) -> list[str]:
         found.append(f"repeats={cfg.repeats}: expected a positive integer")
     if not 0 <= cfg.duplicates < 1:
         found.append(f"duplicates={cfg.duplicates}: expected a share of the requests from 0 to below 1")
+    if cfg.warmup < 0:
+        found.append(f"warmup={cfg.warmup}: expected 0 or a positive integer")
     if cfg.early < 0:
         found.append(f"early={cfg.early}: expected 0 (nothing apart) or a positive integer")
     if cfg.seed < 0:

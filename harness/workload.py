@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from harness import decode
@@ -96,6 +96,19 @@ def load_stream(task: SingleStream, workflow: Workflow, limit: int | None, seed:
             "task.graph, task.layout and task.output_tokens"
         )
     return Workload(None, True, lambda tokenizer, *_: StreamScript(task, tokenizer, seed, limit))
+
+
+def warmed(cases: Sequence[Case], count: int) -> list[Case]:
+    """``cases``, of which the first ``count`` that are no warm-up yet are now.
+
+    Raises:
+        UserError: if nothing would be left to measure.
+    """
+    measured = [case for case in cases if not case.warmup]
+    if count and count >= len(measured):
+        raise UserError(f"warmup={count}: there are {len(measured)} samples, so none is left to measure; lower warmup")
+    first = {case.sample_id for case in measured[:count]}
+    return [replace(case, warmup=True) if case.sample_id in first else case for case in cases]
 
 
 def check_context(script: Script, cases: Sequence[Case], context: int, task: str) -> None:

@@ -86,7 +86,7 @@ class Basis:
 
     def features(self, rows: Tensor, distance: Tensor) -> Tensor:
         """Rows ``[T, S]`` that stand ``distance [T]`` rows from the span's start -> fp32 ``[T, p]``."""
-        main = (rows - self.mean) @ self.directions
+        main = rows @ self.directions - self.mean @ self.directions
         t = distance.float()
         mixed = [main[:, : self._mixed] * torch.exp(-t / reach)[:, None] for reach in REACH]
         near = similarity(main, self.landmarks) @ self.whitening
