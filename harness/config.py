@@ -22,7 +22,7 @@ CONF = Path(__file__).resolve().parent.parent / "conf"
 # Groups whose choice names a constructor; the order is that of messages.
 COMPONENTS = ("method", "task", "model", "backend", "workflow")
 # Groups that always have a choice.
-GROUPS = (*COMPONENTS, "tracking")
+GROUPS = (*COMPONENTS, "tracking", "size")
 MODES = ("none", "offline", "online")
 
 
@@ -57,7 +57,9 @@ class Config:
         teacher_forcing: hand on what dense would have written, whatever the method does; implies shadow.
         warmup: so many samples run dense first, for methods to learn from; no metric counts them.
         early: the summary shows the first so many samples of a repeat apart, in which methods that learn still do.
-        points: runs of an experiment, a line of overrides each; see :mod:`harness.points`.
+        sizes: of experiments, by name: the choice of the group ``size``; see :mod:`harness.points`.
+        points: runs of an experiment, a line of overrides each.
+        exhibit: how the report shows an experiment; see :mod:`harness.report.exhibit`.
         results_dir: parent of all run folders, relative to the working directory; not part of a run's identity.
     """
 
@@ -75,7 +77,9 @@ class Config:
     teacher_forcing: bool = False
     warmup: int = 0
     early: int = 50
+    sizes: dict[str, Any] = field(default_factory=dict)
     points: list[str] = field(default_factory=list)
+    exhibit: dict[str, Any] = field(default_factory=dict)
     results_dir: str = "results/runs"
 
 
@@ -98,6 +102,13 @@ class Choices:
         """
         chosen = HydraConfig.get().runtime.choices
         return cls(*(str(chosen[group]) for group in COMPONENTS))
+
+
+def of_run(cfg: DictConfig) -> dict[str, Any]:
+    """The resolved options of a run, without what belongs to Hydra or to the experiment that it is a part of."""
+    kept = OmegaConf.masked_copy(cfg, [str(k) for k in cfg if k not in ("hydra", "points", "exhibit")])
+    plain = OmegaConf.to_container(kept, resolve=True)
+    return {str(k): v for k, v in plain.items() if k not in ("size", "sizes")}  # type: ignore[union-attr]
 
 
 def register() -> None:

@@ -22,7 +22,8 @@ from harness.records import SCHEMA
 from harness.signature import locate
 
 _DIGITS = 10
-_ELSEWHERE = frozenset({"hydra", "tracking", "results_dir", "points"})
+_ELSEWHERE = frozenset({"hydra", "tracking", "results_dir", "points", "exhibit"})
+_MEANT = frozenset({"size", "sizes"})  # others refer to them
 _FOLDERS = frozenset({"cache_dir", "videos"})
 _INPUTS = frozenset({"source", "path", "profile", "lookup"})
 
@@ -56,6 +57,8 @@ def identify(cfg: DictConfig, choices: Mapping[str, Any]) -> Run:
     """
     kept = OmegaConf.masked_copy(cfg, [str(k) for k in cfg if k not in _ELSEWHERE])
     plain = OmegaConf.to_container(kept, resolve=True, enum_to_str=True)
+    assert isinstance(plain, dict)  # the configuration of a run is a mapping
+    plain = {key: value for key, value in plain.items() if key not in _MEANT}
     text = json.dumps([SCHEMA, _canonical(plain)], sort_keys=True)
     name = OmegaConf.select(cfg, "task.name") or choices.get("task")
     return Run(_label(name), _label(choices.get("method")), hashlib.sha256(text.encode()).hexdigest()[:_DIGITS])

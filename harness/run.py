@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from harness.autoprofile import AUTO, profiled
 from harness.backends.hf_facts import ModelFacts as SourceFacts
 from harness.backends.hf_facts import choose_device
-from harness.config import Choices
+from harness.config import Choices, of_run
 from harness.duplicates import duplicated
 from harness.errors import UserError
 from harness.execution import Execution
@@ -55,7 +55,7 @@ def complete(cfg: DictConfig, names: Choices, folder: Path, load: Callable[[Part
     if profile is not None:
         profile.check(str(cfg.method.profile), facts, [case.sample_id for case in cases])
     check_fit(parts, names, facts, int(cfg.seed))
-    config_yaml = OmegaConf.to_yaml(OmegaConf.masked_copy(cfg, [str(k) for k in cfg if k != "hydra"]), resolve=True)
+    config_yaml = OmegaConf.to_yaml(OmegaConf.create(of_run(cfg)))
     with RunFolder.open(folder, config_yaml, identity=identity) as store:
         done, mirrored = store.complete, (folder / "wandb").exists()
         with Tracker.open(cfg.tracking, folder, cfg, names) as tracker:

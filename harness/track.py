@@ -17,9 +17,9 @@ from typing import Any
 import msgspec
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from harness.config import Choices, Tracking
+from harness.config import Choices, Tracking, of_run
 from harness.records import Row
 from harness.summary import Summary
 
@@ -50,10 +50,8 @@ class Tracker:
     def open(cls, options: Tracking, folder: Path, cfg: DictConfig, names: Choices) -> Iterator[Tracker]:
         """A tracker for a run, for the length of a ``with`` block. What can be known beforehand (no package, no
         account) is a warning from the start, and then nothing is tried at the end."""
-        config = OmegaConf.to_container(OmegaConf.masked_copy(cfg, [str(k) for k in cfg if k != "hydra"]), resolve=True)
-        assert isinstance(config, dict)  # the configuration of a run is a mapping
         name = f"{names.method} on {names.task}"
-        tracker = cls(options, folder, {str(k): v for k, v in config.items()}, name, options.group or _sweep())
+        tracker = cls(options, folder, of_run(cfg), name, options.group or _sweep())
         if options.mode != "none" and find_spec("wandb") is None:
             tracker._warn("wandb is not installed (pip install 'kvcmas[wandb]', or tracking=none)")
         elif options.mode == "online":

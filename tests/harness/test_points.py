@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from harness.cli import main
 from harness.config import CONF, register
 from harness.errors import UserError
 from harness.explain import CommandLine
 from harness.identity import identify
-from harness.points import expand
+from harness.points import SIZE, expand, sized
 from harness.validate import build
 
+SIZES = sorted(p.stem for p in (CONF / "size").glob("*.yaml"))
 EXPERIMENTS = [f"+experiment={p.stem}" for p in sorted((CONF / "experiment").glob("*.yaml"))]
 
 
@@ -45,13 +46,43 @@ def written(folder: Path, *lines: str) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_every_point_of_every_experiment_builds(experiment: str) -> None:
-    words, labels = expanded(experiment)
+def test_every_line_of_every_experiment_builds(experiment: str, size: str) -> None:
+    words, labels = expanded(experiment, f"size={size}")
     assert len(set(labels.values())) == len(labels)
-    for choice in labels:
-        build(composed(experiment, f"+point={choice}"))
     assert bool(labels) == ("--multirun" in words)
+    kinds = {tuple(word.partition("=")[0] for word in label.split()): choice for choice, label in labels.items()}
+    for choice in kinds.values():  # one of each line: its values differ, its options do not
+        cfg = composed(experiment, f"size={size}", f"+point={choice}")
+        build(cfg)
+        assert cfg.limit is None or cfg.limit > 0
+
+
+def test_sizes_have_the_same_names_and_the_default_is_that_of_the_configuration() -> None:
+    names = [set(OmegaConf.load(CONF / "size" / f"{size}.yaml").sizes) for size in SIZES]
+    assert all(name == names[0] for name in names)
+    assert {"size": SIZE} in OmegaConf.load(CONF / "config.yaml").defaults
+
+
+def test_a_line_takes_its_lengths_from_the_size(tmp_path: Path) -> None:
+    folder = written(tmp_path, "method=dense task=single_stream task.shared_tokens=${sizes.shared} limit=${sizes.few}")
+    for size, count, few in (("laptop", 3, "4"), ("full", 3, "null")):
+        _, labels = expanded("+experiment=mine", f"size={size}", config_dir=folder)
+        assert len(labels) == count
+        assert all(label.endswith(f"limit={few}") for label in labels.values())
+    with pytest.raises(UserError, match=r"asks for \$\{sizes.sharde\}, did you mean shared"):
+        sized("method=dense task.shared_tokens=${sizes.sharde}", {"shared": [1]})
+    with pytest.raises(UserError, match="did you mean laptop"):
+        expanded("+experiment=mine", "size=lapdop", config_dir=folder)
+    with pytest.raises(UserError, match="one size at a time"):
+        expanded("+experiment=mine", "size=laptop,full", config_dir=folder)
+
+
+def test_the_size_alone_does_not_change_a_run() -> None:
+    names = {"method": "kvcmas", "task": "gsm8k"}
+    assert identify(composed("size=full"), names) == identify(composed(), names)
+    assert identify(composed("limit=${sizes.few}"), names) == identify(composed("limit=4"), names)
 
 
 def test_a_point_is_the_run_that_one_would_type(tmp_path: Path) -> None:
