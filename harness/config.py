@@ -58,6 +58,7 @@ class Config:
         warmup: so many samples run dense first, for methods to learn from; no metric counts them.
         early: the summary shows the first so many samples of a repeat apart, in which methods that learn still do.
         sizes: of experiments, by name: the choice of the group ``size``; see :mod:`harness.points`.
+        shard: ``3/8`` runs the third of eight parts of the samples, null all; see :mod:`harness.shard`.
         points: runs of an experiment, a line of overrides each.
         exhibit: how the report shows an experiment; see :mod:`harness.report.exhibit`.
         results_dir: parent of all run folders, relative to the working directory; not part of a run's identity.
@@ -80,6 +81,7 @@ class Config:
     sizes: dict[str, Any] = field(default_factory=dict)
     points: list[str] = field(default_factory=list)
     exhibit: dict[str, Any] = field(default_factory=dict)
+    shard: str | None = None
     results_dir: str = "results/runs"
 
 

@@ -58,7 +58,7 @@ def identify(cfg: DictConfig, choices: Mapping[str, Any]) -> Run:
     kept = OmegaConf.masked_copy(cfg, [str(k) for k in cfg if k not in _ELSEWHERE])
     plain = OmegaConf.to_container(kept, resolve=True, enum_to_str=True)
     assert isinstance(plain, dict)  # the configuration of a run is a mapping
-    plain = {key: value for key, value in plain.items() if key not in _MEANT}
+    plain = {key: value for key, value in plain.items() if key not in _MEANT and (key, value) != ("shard", None)}
     text = json.dumps([SCHEMA, _canonical(plain)], sort_keys=True)
     name = OmegaConf.select(cfg, "task.name") or choices.get("task")
     return Run(_label(name), _label(choices.get("method")), hashlib.sha256(text.encode()).hexdigest()[:_DIGITS])

@@ -105,7 +105,7 @@ def _sizes(asked: CommandLine, loader: ConfigLoaderImpl) -> dict[str, Any]:
     found = loader.repository.load_config(f"size/{chosen}")
     if found is None:
         raise UserError(f"size={chosen}: {nearest(chosen, loader.get_group_options('size'))}")
-    return dict(OmegaConf.to_container(found.config.sizes))  # type: ignore[arg-type]
+    return dict(OmegaConf.to_container(found.config)["sizes"])  # type: ignore[arg-type, call-overload, index]
 
 
 def _experiments(asked: CommandLine) -> list[str]:

@@ -20,8 +20,10 @@ from harness.execution import Execution
 from harness.folder import read_summary
 from harness.identity import identify
 from harness.profiled import fill
+from harness.shard import Shard
 from harness.store import RunFolder
 from harness.summarise import summarise
+from harness.summary import Summary
 from harness.table import print_run
 from harness.tasks.single_stream import SingleStream
 from harness.track import Tracker
@@ -55,25 +57,35 @@ def complete(cfg: DictConfig, names: Choices, folder: Path, load: Callable[[Part
     if profile is not None:
         profile.check(str(cfg.method.profile), facts, [case.sample_id for case in cases])
     check_fit(parts, names, facts, int(cfg.seed))
+    shard = None if cfg.shard is None else Shard.parse(cfg.shard)
+    if shard is not None:
+        shard.of(cases)
     config_yaml = OmegaConf.to_yaml(OmegaConf.create(of_run(cfg)))
     with RunFolder.open(folder, config_yaml, identity=identity) as store:
         done, mirrored = store.complete, (folder / "wandb").exists()
         with Tracker.open(cfg.tracking, folder, cfg, names) as tracker:
             if not done:
                 requests, prompts = duplicated(cases, cfg.duplicates, cfg.seed), prompts_sha256(draft, cases)
+                requests = requests if shard is None else shard.of(requests)
                 store.check_prompts(prompts)
                 execution = Execution(cfg, parts, workload, names, store, requests)
                 execution.execute(prompts)
                 store.finish(summarise(store.rows, execution.heading))
             summary = read_summary(folder)
             if summary is not None and not (done and mirrored):  # a kill may have come between the two
-                tracker.finish(store.rows, summary)
+                tracker.finish(store.rows, summary, _draw)
         print_run(folder)
         if done:
             print("This run was complete already; change an option, or remove its folder to run it again.")
     for warning in tracker.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     return _worth(store)
+
+
+def _draw(summary: Summary, folder: Path) -> list[Path]:
+    from harness.report.single import draw_run  # loads matplotlib
+
+    return draw_run(summary, folder)
 
 
 def check_fit(parts: Parts, names: Choices, facts: SourceFacts, seed: int) -> None:

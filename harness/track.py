@@ -7,11 +7,12 @@ killed and resumed appears once. It does not show a run while it is going on.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -23,12 +24,13 @@ from harness.config import Choices, Tracking, of_run
 from harness.records import Row
 from harness.summary import Summary
 
+Draw = Callable[[Summary, Path], Sequence[Path]]
 COLUMNS = ("sample_id", "repeat", "subject", "status", "prediction", "target", "correct", "raw", "message", "e2e_s")
 
 
 @dataclass
 class Tracker:
-    """Mirrors one run folder into one W&B run: config, summary, and a table of the samples.
+    """Mirrors one run folder into one W&B run: config, summary, figures and a table of the samples.
 
     Attributes:
         options: where to.
@@ -59,14 +61,18 @@ class Tracker:
                 tracker._log_in()
         yield tracker
 
-    def finish(self, rows: Sequence[Row], summary: Summary) -> None:
-        """Send everything; an exception becomes a warning."""
+    def finish(self, rows: Sequence[Row], summary: Summary, draw: Draw | None = None) -> None:
+        """Send everything, the figures that ``draw`` makes of the summary in a folder included; an exception becomes a
+        warning."""
         if self.options.mode == "none" or self.warnings:
             return
         with self._warning(), self._run() as (wandb, run):
             run.summary.update(msgspec.to_builtins(summary))
             fields = [[msgspec.to_builtins(getattr(row, column)) for column in COLUMNS] for row in rows]
-            run.log({"samples": wandb.Table(columns=list(COLUMNS), data=fields)})
+            with TemporaryDirectory() as folder:
+                drawn = [] if draw is None else draw(summary, Path(folder))
+                figures = {f"figures/{path.stem}": wandb.Image(str(path)) for path in drawn}
+                run.log({"samples": wandb.Table(columns=list(COLUMNS), data=fields), **figures})
 
     @contextmanager
     def _run(self) -> Iterator[tuple[Any, Any]]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from harness.ladder import Estimate, ladder
 from harness.report.collect import Run
 from harness.report.exhibit import Block, Placed
-from harness.report.quantity import QUANTITIES, Value, number
+from harness.report.quantity import Value, number, quantity_of
 from harness.report.ranks import Ranks
 from harness.report.relative import left
 from harness.report.versus import repeats
@@ -110,7 +110,7 @@ def _best(found: Sequence[tuple[Placed, tuple[str, ...]]]) -> tuple[Placed, tupl
 
 
 def _of(placed: Placed, quantity: str, reasons: tuple[str, ...]) -> Ours | None:
-    value = QUANTITIES[quantity].of(placed.run)
+    value = quantity_of(placed.run, quantity)
     return None if value is None else Ours(value, placed.run.folder, reasons)
 
 

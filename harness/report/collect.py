@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,7 @@ class Run:
     """A complete run.
 
     Attributes:
-        folder: as shown, relative to where the report was made.
+        folder: as shown, relative to where the report was made; path: where it lies.
         config: resolved options; ``{}`` if they cannot be read.
         sessions: of the provenance; shards: how many folders it was merged from.
     """
@@ -97,6 +97,7 @@ class Run:
     config: Mapping[str, Any]
     summary: Summary
     rows: tuple[RowLine, ...]
+    path: Path
     sessions: tuple[Session, ...] = ()
     identity: str = ""
     shards: int = 1
@@ -155,7 +156,7 @@ class _Reader:
             self._add(shown, f"{what}, {SUMMARY} counts {summary.n}; its intervals are left out",
                       f"delete {SUMMARY} and go on with it: {summary.command}")  # fmt: skip
             rows = ()
-        return Run(shown, config, summary, tuple(rows), sessions, identity)
+        return Run(shown, config, summary, tuple(rows), path, sessions, identity)
 
     def _config(self, path: Path, shown: str) -> dict[str, Any]:
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -251,18 +252,12 @@ def _distinct(runs: Sequence[Run], reader: _Reader) -> list[Run]:
                 f"in conflict with {other.folder}: the same options, other results; the latter is shown",
                 "find out which one is right and move the other away",
             )
-            kept[key] = _noted(other, f"in conflict with {run.folder}")
+            kept[key] = replace(other, notes=(*other.notes, f"in conflict with {run.folder}"))
     return sorted(kept.values(), key=lambda r: r.folder)
 
 
-def _noted(run: Run, note: str) -> Run:
-    return Run(run.folder, run.config, run.summary, run.rows, run.sessions, run.identity, run.shards,
-               (*run.notes, note))  # fmt: skip
-
-
 def _content(run: Run) -> str:
-    """What two copies of one run share: the answers; times differ from machine to machine and are no contradiction
-    of a copy only if the rows are the same bytes."""
+    """Equal for copies: they have the same rows, times included, and the same summary."""
     text = json.dumps([msgspec.to_builtins(run.rows), msgspec.to_builtins(run.summary)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 

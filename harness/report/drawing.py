@@ -17,10 +17,13 @@ from harness.report.style import canvas, ink
 
 @dataclass(frozen=True)
 class Drawing:
-    """One panel: what it shows, for those who cannot see it, and how it is drawn; ``size`` in inches."""
+    """One panel: what it shows, for those who cannot see it, and how it is drawn; ``size`` in inches, ``left`` the
+    share of the width that labels take. Margins are fixed: matplotlib's layout engines take longer than the drawing.
+    """
 
     title: str
     draw: Callable[[Any], None]
+    left: float = 0.17
     size: tuple[float, float] = (3.7, 2.9)
 
 
@@ -28,8 +31,10 @@ def as_svg(drawing: Drawing, salt: str) -> str:
     """An SVG for the inside of a page; its ink is the text colour there. ``salt`` keeps its ids apart from others'."""
     pyplot = canvas()
     with pyplot.rc_context({"svg.hashsalt": f"{salt}/{drawing.title}"}):
-        figure, axes = pyplot.subplots(figsize=drawing.size, layout="constrained")
+        figure, axes = pyplot.subplots(figsize=drawing.size)
         drawing.draw(axes)
+        height = drawing.size[1]
+        figure.subplots_adjust(left=drawing.left, right=0.97, bottom=0.48 / height, top=1 - 0.24 / height)
         out = io.StringIO()
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
         pyplot.close(figure)
@@ -43,25 +48,28 @@ def save(drawings: Sequence[Drawing], folder: Path, name: str) -> list[Path]:
     if not drawings:
         return []
     pyplot = canvas()
-    widths = [d.size[0] for d in drawings]
+    width, height = sum(d.size[0] for d in drawings), max(d.size[1] for d in drawings)
     with pyplot.rc_context({"svg.hashsalt": name}):
-        figure, grid = pyplot.subplots(
-            1, len(drawings), figsize=(sum(widths), max(d.size[1] for d in drawings) + 0.5), layout="constrained",
-            squeeze=False, width_ratios=widths,
-        )  # fmt: skip
         handles: dict[str, Any] = {}
-        for axes, drawing in zip(grid[0], drawings, strict=True):
+        figure = pyplot.figure(figsize=(width, height))
+        begin = 0.0
+        for drawing in drawings:
+            own = drawing.size[0]
+            box = (begin + drawing.left * own, 0.48, (0.97 - drawing.left) * own, height - 0.72)
+            axes = figure.add_axes((box[0] / width, box[1] / height, box[2] / width, box[3] / height))
             drawing.draw(axes)
+            begin += own
             for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
                 handles.setdefault(label, handle)
         if handles:
             longest = max(len(label) for label in handles)
-            columns = max(1, min(len(handles), int(sum(widths) * 11 / (longest + 6))))
-            figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, frameon=False,
-                          fontsize="small")  # fmt: skip
+            columns = max(1, min(len(handles), int(width * 13 / (longest + 7))))
+            figure.legend(handles.values(), handles.keys(), loc="upper center", bbox_to_anchor=(0.5, 0.0),
+                          ncols=columns, frameon=False, fontsize="small")  # fmt: skip
         folder.mkdir(parents=True, exist_ok=True)
         pdf, png = folder / f"{name}.pdf", folder / f"{name}.png"
-        figure.savefig(pdf, facecolor="white", metadata={"CreationDate": None, "Creator": None, "Producer": None})
-        figure.savefig(png, facecolor="white", dpi=150, metadata={"Software": None})
+        dates = {"CreationDate": None, "Creator": None, "Producer": None}
+        figure.savefig(pdf, facecolor="white", bbox_inches="tight", metadata=dates)
+        figure.savefig(png, facecolor="white", bbox_inches="tight", dpi=150, metadata={"Software": None})
         pyplot.close(figure)
     return [pdf, png]

@@ -22,7 +22,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from harness.points import sized
 from harness.report.collect import Run, options
 
 GROUPS = ("method", "task", "model", "workflow")
+MODE = {"teacher_forcing": False, "warmup": 0}  # what an experiment does not say is as in conf/config.yaml
 INPUTS = frozenset({"source", "subset", "split", "revision", "profile", "lookup", "videos", "path", "extractor"})
 # Of a task or workflow, what a user may change without leaving the experiment.
 FREE = INPUTS | {
@@ -54,11 +55,11 @@ class Point:
         rest = (w for w in self.words if not w.startswith(hidden))
         return " ".join(w.removeprefix("method=").removeprefix("method.").removeprefix("task.") for w in rest)
 
-    @property
+    @cached_property
     def options(self) -> dict[str, str]:
         return {k: v for k, _, v in (w.partition("=") for w in self.words) if "." in k}
 
-    @property
+    @cached_property
     def choices(self) -> dict[str, str]:
         return {k: v for k, _, v in (w.partition("=") for w in self.words) if "." not in k}
 
@@ -162,7 +163,7 @@ def exhibits(folder: Path = CONF / "experiment") -> list[Exhibit]:
                     panels=tuple(Panel(str(p["x"]), str(p["y"])) for p in said["panels"]),
                     baseline=str(said.get("baseline", "dense")),
                     lines=tuple(str(line) for line in config.get("points", ())),
-                    fixed={"teacher_forcing": config["teacher_forcing"]} if "teacher_forcing" in config else {},
+                    fixed={k: config.get(k, default) for k, default in MODE.items() if k not in _swept(config)},
                 )
             )
         except (KeyError, TypeError) as error:
@@ -193,7 +194,8 @@ def blocks(exhibit: Exhibit, runs: Sequence[Run]) -> list[Block]:
         here = tuple(placed[p] for p in points if p in placed)
         mine = [p for p in points if _same_choices(p, here)]
         missing = tuple(p for p in mine if p not in placed)
-        if len(here) > 1 or len(points) == 1:
+        own = any(f"+experiment={exhibit.name}" in p.run.summary.command.split() for p in here)
+        if own or 2 * len(here) >= max(len(mine), 3):  # a few runs that happen to fit are no exhibit
             made.append(Block(exhibit, _facts(context, contexts, here[0].run), here, size, missing))
     return sorted(made, key=lambda b: (-len(b.runs), b.name))
 
@@ -204,7 +206,7 @@ def belongs(run: Run, point: Point, exhibit: Exhibit, named: bool) -> bool:
     chosen = {"method": run.method, "task": run.option("task.name"), "workflow": run.option("workflow.name")}
     if any(key in chosen and chosen[key] != value for key, value in point.choices.items()):
         return False
-    if any(not _equal(run.option(key), value) for key, value in exhibit.fixed.items()):
+    if any(not _equal(run.option(key) or type(value)(), value) for key, value in exhibit.fixed.items()):
         return False
     wanted = {k: v for k, v in point.options.items() if k.rpartition(".")[2] not in INPUTS}
     if any(not _equal(run.option(key), _read(value)) for key, value in wanted.items()):
@@ -288,6 +290,11 @@ def _same_choices(point: Point, here: Sequence[Placed]) -> bool:
     return all(wanted == {k: v for k, v in p.point.choices.items() if k in ("task",)} for p in here[:1])
 
 
+def _swept(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = config.get("hydra", {}).get("sweeper", {}).get("params", {})
+    return found
+
+
 def _about(text: str) -> str:
     """The comment at the head of a YAML, without the commands in it."""
     head = itertools.takewhile(lambda line: line.startswith("#"), text.splitlines())
@@ -295,6 +302,7 @@ def _about(text: str) -> str:
     return " ".join(line for line in lines if not line.startswith(("@package", "python ", "[")))
 
 
+@cache
 def _read(value: str) -> Any:
     if value in ("inf", "-inf"):
         return float(value)

@@ -6,12 +6,13 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from harness.report.drawing import Drawing
 from harness.report.exhibit import Block, Panel, Placed
-from harness.report.quantity import QUANTITIES, Value
-from harness.report.relative import AXES, left
+from harness.report.quantity import QUANTITIES, Value, quantity_of
+from harness.report.relative import AXES, left_of
 from harness.report.style import look
 
 NUMBER = r"[-+]?[.\d]+(e[-+]?\d+)?"
@@ -65,8 +66,8 @@ def series(block: Block, panel: Panel) -> list[Series]:
 def value(block: Block, placed: Placed, name: str) -> Value | None:
     """The quantity ``name`` of a run in its block."""
     if name.startswith("left_"):
-        return left(name.removeprefix("left_"))(block, placed.run)  # type: ignore[arg-type]
-    return QUANTITIES[name].of(placed.run)
+        return left_of(block, placed.run, name)
+    return quantity_of(placed.run, name)
 
 
 def panels(block: Block) -> list[Panel]:
@@ -79,9 +80,19 @@ def axis(name: str) -> str:
 
 
 def block_panels(block: Block) -> list[Drawing]:
+    """Every panel that has something to show."""
     return [
-        Drawing(f"{axis(p.y)} against {axis(p.axes[0])}", lambda axes, p=p: draw(axes, block, p)) for p in panels(block)
+        Drawing(f"{axis(p.y)} against {axis(p.axes[0])}", partial(draw, block, p), _margin(block, p))
+        for p in panels(block)
     ]
+
+
+def _margin(block: Block, panel: Panel) -> float:
+    """Share of the width that stands left of the axes."""
+    if not _categorical(block, panel):
+        return 0.17
+    longest = max(len(name) for line in series(block, panel) for name in line.names)
+    return min(0.55, 0.05 + 0.0145 * longest)
 
 
 def legend(block: Block) -> list[tuple[str, dict[str, Any]]]:
@@ -94,7 +105,7 @@ def legend(block: Block) -> list[tuple[str, dict[str, Any]]]:
     return list(found.items())
 
 
-def draw(axes: Any, block: Block, panel: Panel) -> None:
+def draw(block: Block, panel: Panel, axes: Any) -> None:
     """Draw a panel into ``axes``."""
     lines = series(block, panel)
     if _categorical(block, panel):

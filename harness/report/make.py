@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from harness.report.figure import block_panels, legend
 from harness.report.grid import Grid
 from harness.report.page import Page, Part, Section, Swatch
 from harness.report.ranks import Ranks, read_ranks
+from harness.report.shards import merged
 from harness.report.special import (
     memory_drawing,
     memory_grid,
@@ -54,10 +55,12 @@ def make(places: Sequence[Path], analyses: Path, out: Path) -> Made:
         UserError: for a place that is not there, or an experiment whose YAML cannot be read.
     """
     reported, found = read_reported(), collect(places)
+    runs, parted = merged(found.runs)
+    found = replace(found, runs=tuple(runs))
     ranks, bad = read_ranks(analyses)
-    problems = (*found.problems, *bad)
+    problems = (*found.problems, *parted, *bad)
     shown = exhibits()
-    placed = {e.name: blocks(e, found.runs) for e in shown}
+    placed = {e.name: blocks(e, [r for r in runs if not r.option("shard")]) for e in shown}
     judged = verdicts(reported, Evidence(placed, ranks))
     sections = list(_sections(found, problems, shown, placed, judged, ranks, reported))
     grids = [part.grid for section in sections for part in section.parts]
@@ -75,17 +78,20 @@ def _sections(
     judged: Sequence[Verdict], ranks: Sequence[Ranks], reported: dict[str, Reported],
 ) -> list[Section]:  # fmt: skip
     ratio = verdict_drawing(judged)
+    paper = Part(verdict_grid(judged), drawings=[ratio] if ratio else [])
+    estimate = Part(memory_grid(reported), drawings=[memory_drawing()], legend=_memory_legend())
     made = [
-        Section(
-            "paper", "The paper's numbers and ours", "KVCMAS (arXiv 2609.34060) as it reports itself, number by number.",
-            [Part(verdict_grid(judged), drawings=[ratio] if ratio else [])],
-        ),
+        Section("paper", "The paper's numbers and ours", "KVCMAS (arXiv 2609.34060) as it reports itself.", [paper]),
         *(_exhibit(e, placed[e.name]) for e in sorted(shown, key=lambda e: (not placed[e.name], e.title))),
-        Section("memory-estimate", "Where 2.5, 6.2 and 14.9 come from", "The paper's memory ratios follow from pools of "
-                "unequal size; at equal pools about half of each is left.",
-                [Part(memory_grid(reported), drawings=[memory_drawing()])], "python -m harness.memory"),
+        Section(
+            "memory-estimate",
+            "Where 2.5, 6.2 and 14.9 come from",
+            "The paper's memory ratios follow from pools of unequal size; at equal pools about half of each is left.",
+            [estimate],
+            "python -m harness.memory",
+        ),
         _ranks(ranks),
-    ]  # fmt: skip
+    ]
     used = frozenset(p.run.folder for found_ in placed.values() for block in found_ for p in block.runs)
     made.append(Section("runs", "All runs", "Every complete run, whether or not an exhibit shows it.",
                         [Part(all_runs(found.runs, used))] if found.runs else [],
@@ -131,6 +137,16 @@ def _ranks(ranks: Sequence[Ranks]) -> Section:
                    f"No analysis yet. This makes one: {command}")  # fmt: skip
 
 
+def _memory_legend() -> list[Swatch]:
+    from harness.report.style import PALETTE
+
+    return [
+        _swatch(f"{name}, {pool} anchors", {"color": PALETTE[at], "marker": "", "linestyle": line})
+        for name, at in (("full tensors", 1), ("rank 32", 0))
+        for pool, line in ((20, "-"), (10, "--"))
+    ]
+
+
 def _rank_legend(drawings: Sequence[Drawing]) -> list[Swatch]:
     from harness.report.special import KINDS
     from harness.report.style import LINES, PALETTE
@@ -145,7 +161,7 @@ def _swatch(label: str, style: dict[str, Any]) -> Swatch:
     hollow = style.get("markerfacecolor") == "none"
     colour = ink(str(style["color"]))
     fill = f'fill="var(--paper)" stroke="{colour}" stroke-width="1.5"' if hollow else f'fill="{colour}"'
-    return Swatch(label, colour, SHAPES.get(str(style["marker"]), SHAPES["o"]).format(fill), hollow,
+    return Swatch(label, colour, SHAPES.get(str(style["marker"]), "").format(fill), hollow,
                   str(style["linestyle"]))  # fmt: skip
 
 

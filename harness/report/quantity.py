@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
 
 import numpy as np
 
@@ -50,7 +50,7 @@ class Quantity:
 
 def ratio_of_sums(pairs: Sequence[tuple[float, float]]) -> Value | None:
     """sum of the first over sum of the second, a pair per sample, which are drawn with replacement."""
-    above, below = (np.asarray(x, dtype=float) for x in zip(*pairs, strict=True)) if pairs else ((), ())
+    above, below = np.asarray(pairs, dtype=float).reshape(-1, 2).T
     if not len(above) or not below.sum():
         return None
     value = float(above.sum() / below.sum())
@@ -224,6 +224,12 @@ QUANTITIES: dict[str, Quantity] = {
 }  # fmt: skip
 
 
+@cache
+def quantity_of(run: Run, name: str) -> Value | None:
+    """The quantity ``name`` of a run, computed once."""
+    return QUANTITIES[name].of(run)
+
+
 def number(value: float, digits: int = 3) -> str:
     """``value`` with so many significant digits, no exponent between a thousandth and a million."""
     if value == 0 or not np.isfinite(value):
@@ -242,10 +248,3 @@ def shown(value: Value | None, digits: int = 3) -> str:
     if value.low is None or value.high is None:
         return text
     return f"{text} ({number(value.low, digits)}–{number(value.high, digits)})"
-
-
-def plain(value: Any) -> str:
-    """An option's value as typed."""
-    from harness.hint import render
-
-    return render(value)

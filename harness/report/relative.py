@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -41,6 +42,12 @@ def left(part: Part) -> Callable[[Block, Run], Value | None]:
         return Value(100 * float(above.sum() / below.sum()), float(low), float(high))
 
     return of
+
+
+@cache
+def left_of(block: Block, run: Run, name: str) -> Value | None:
+    """``left_k`` or ``left_v`` of a run, computed once."""
+    return left("k" if name == "left_k" else "v")(block, run)
 
 
 def _errors(run: Run, part: Part) -> dict[tuple[str, int, int], float]:

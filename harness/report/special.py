@@ -97,7 +97,7 @@ def rank_drawings(found: Ranks) -> list[Drawing]:
 def verdict_grid(found: Sequence[Verdict]) -> Grid:
     heads = ("quantity", "of", "setting", "paper", "ours", "ours / paper", "verdict", "why", "command")
     rows = []
-    for v in found:
+    for v in sorted(found, key=lambda v: list(VERDICTS).index(v.verdict)):
         r = v.reported
         of = f"{r.method}, against {r.versus}" if r.versus else r.method
         ratio = Cell.of(None if v.ratio is None else Value(v.ratio))
@@ -130,8 +130,8 @@ def verdict_drawing(found: Sequence[Verdict]) -> Drawing | None:
                           color=VERDICTS[v.verdict][0], marker="o", linestyle="none", label=v.verdict)  # fmt: skip
         axes.axvline(1.0, color=PALETTE[6], linewidth=1)
         axes.axvspan(0.9, 1.1, color=PALETTE[2], alpha=0.12, linewidth=0)
-        axes.set_yticks(range(len(shown)), [v.reported.id for v in shown], fontsize="small")
+        axes.set_yticks(range(len(shown)), [v.reported.id.replace("_", " ") for v in shown], fontsize="small")
         axes.invert_yaxis()
         axes.set(xlabel="ours / paper's", xscale="log")
 
-    return Drawing("our numbers over the paper's", draw, (6.0, 0.9 + 0.26 * len(shown)))
+    return Drawing("our numbers over the paper's", draw, 0.3, (6.0, 0.9 + 0.26 * len(shown)))

@@ -15,7 +15,7 @@ METHODS = (
     "droidspeak", "relaycaching", "agentkvshift", "random_tokens", "oracle_tokens", "oracle_delta",
     "mean_delta", "nearest_anchor", "ridge",
 )  # fmt: skip
-PLAIN = {
+PLAIN: dict[Any, Any] = {
     "pdf.fonttype": 42, "font.size": 9, "font.family": "DejaVu Sans", "axes.grid": True, "grid.alpha": 0.25,
     "axes.spines.top": False, "axes.spines.right": False, "lines.linewidth": 1.6, "lines.markersize": 5.5,
     "errorbar.capsize": 2.5, "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK, "xtick.color": INK,

@@ -9,7 +9,7 @@ from harness.report.collect import Problem, Run
 from harness.report.exhibit import Block, Placed
 from harness.report.figure import value
 from harness.report.grid import Cell, Grid
-from harness.report.quantity import QUANTITIES, Value
+from harness.report.quantity import QUANTITIES, Value, quantity_of
 from harness.report.relative import HEADS
 from harness.report.versus import paired, repeats
 
@@ -101,7 +101,7 @@ def all_runs(runs: Sequence[Run], used: frozenset[str]) -> Grid:
     for run in runs:
         s = run.summary
         bad = s.n - s.statuses.get(Status.ok, 0)
-        numbers = [Cell.of(QUANTITIES[q].of(run)) for q in ("accuracy", "reuse", "fresh", "kl", "ttft", "state")]
+        numbers = [Cell.of(quantity_of(run, q)) for q in ("accuracy", "reuse", "fresh", "kl", "ttft", "state")]
         rows.append((Cell(run.folder), Cell(s.task), Cell(s.method), Cell(s.model), Cell(str(s.n), Value(s.n)),
                      Cell(str(bad), Value(bad)), *numbers, Cell("yes" if run.folder in used else "no"), marks(run),
                      Cell(s.command)))  # fmt: skip

@@ -33,7 +33,7 @@ class Paired:
 
     @property
     def points(self) -> float:
-        return 100 * (self.better - self.worse) / self.n
+        return 100.0 * (self.better - self.worse) / self.n
 
     @property
     def p(self) -> float:
@@ -41,7 +41,7 @@ class Paired:
         flips, tail = self.better + self.worse, min(self.better, self.worse)
         if not flips:
             return 1.0
-        return min(1.0, 2 * sum(comb(flips, k) for k in range(tail + 1)) / 2**flips)
+        return min(1.0, sum(comb(flips, k) for k in range(tail + 1)) / 2 ** (flips - 1))
 
 
 def paired(run: Run, over: Run) -> Paired | None:
