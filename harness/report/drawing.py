@@ -9,6 +9,7 @@ import io
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -48,28 +49,32 @@ def save(drawings: Sequence[Drawing], folder: Path, name: str) -> list[Path]:
     if not drawings:
         return []
     pyplot = canvas()
-    width, height = sum(d.size[0] for d in drawings), max(d.size[1] for d in drawings)
+    widths = [d.size[0] for d in drawings]
+    width, panel = sum(widths), max(d.size[1] for d in drawings)
     with pyplot.rc_context({"svg.hashsalt": name}):
         handles: dict[str, Any] = {}
-        figure = pyplot.figure(figsize=(width, height))
-        begin = 0.0
-        for drawing in drawings:
-            own = drawing.size[0]
-            box = (begin + drawing.left * own, 0.48, (0.97 - drawing.left) * own, height - 0.72)
-            axes = figure.add_axes((box[0] / width, box[1] / height, box[2] / width, box[3] / height))
+        figure = pyplot.figure(figsize=(width, panel))
+        frames = []
+        for drawing, begin in zip(drawings, accumulate(widths, initial=0.0), strict=False):
+            axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
             drawing.draw(axes)
-            begin += own
+            frames.append((axes, begin + drawing.left * drawing.size[0], (0.97 - drawing.left) * drawing.size[0]))
             for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
                 handles.setdefault(label, handle)
+        longest = max((len(label) for label in handles), default=0)
+        columns = max(1, min(len(handles), int(width * 13 / (longest + 7))))
+        below = 0.1 + 0.19 * -(-len(handles) // columns) if handles else 0.0
+        figure.set_size_inches(width, panel + below)
+        for axes, begin, wide in frames:
+            box = (begin / width, (below + 0.48) / (panel + below), wide / width, (panel - 0.72) / (panel + below))
+            axes.set_position(box)
         if handles:
-            longest = max(len(label) for label in handles)
-            columns = max(1, min(len(handles), int(width * 13 / (longest + 7))))
-            figure.legend(handles.values(), handles.keys(), loc="upper center", bbox_to_anchor=(0.5, 0.0),
-                          ncols=columns, frameon=False, fontsize="small")  # fmt: skip
+            figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=columns, frameon=False,
+                          fontsize="small")  # fmt: skip
         folder.mkdir(parents=True, exist_ok=True)
         pdf, png = folder / f"{name}.pdf", folder / f"{name}.png"
         dates = {"CreationDate": None, "Creator": None, "Producer": None}
-        figure.savefig(pdf, facecolor="white", bbox_inches="tight", metadata=dates)
-        figure.savefig(png, facecolor="white", bbox_inches="tight", dpi=150, metadata={"Software": None})
+        figure.savefig(pdf, facecolor="white", metadata=dates)
+        figure.savefig(png, facecolor="white", dpi=150, metadata={"Software": None})
         pyplot.close(figure)
     return [pdf, png]

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from textwrap import fill
 from typing import Any
 
 from harness.report.drawing import Drawing
@@ -48,12 +49,12 @@ def series(block: Block, panel: Panel) -> list[Series]:
         x = _x(block, placed, panel)
         if y is None or x is None:
             continue
-        found.setdefault(_setting(placed, panel), []).append((x[0], y, x[1], placed))
-    every = list(dict.fromkeys(_setting(p, panel) for p in block.runs))
+        found.setdefault(_setting(block, placed, panel), []).append((x[0], y, x[1], placed))
+    every = list(dict.fromkeys(_setting(block, p, panel) for p in block.runs))
     variants: dict[str, int] = {}
     out = []
     for label in every:
-        method = next(p.run.method for p in block.runs if _setting(p, panel) == label)
+        method = next(p.run.method for p in block.runs if _setting(block, p, panel) == label)
         variant = variants.setdefault(method, -1) + 1
         variants[method] = variant
         points = sorted(found.get(label, ()), key=lambda f: (math.isnan(f[0]), f[0]))
@@ -82,7 +83,7 @@ def axis(name: str) -> str:
 def block_panels(block: Block) -> list[Drawing]:
     """Every panel that has something to show."""
     return [
-        Drawing(f"{axis(p.y)} against {axis(p.axes[0])}", partial(draw, block, p), _margin(block, p))
+        Drawing(f"{axis(p.y)} against {axis(p.axes[0])}", partial(draw, block, p), _margin(block, p), _size(block, p))
         for p in panels(block)
     ]
 
@@ -91,8 +92,20 @@ def _margin(block: Block, panel: Panel) -> float:
     """Share of the width that stands left of the axes."""
     if not _categorical(block, panel):
         return 0.17
-    longest = max(len(name) for line in series(block, panel) for name in line.names)
-    return min(0.55, 0.05 + 0.0145 * longest)
+    longest = max(len(line) for s in series(block, panel) for name in s.names for line in _folded(name).split("\n"))
+    return min(0.5, 0.05 + 0.0165 * longest)
+
+
+def _size(block: Block, panel: Panel) -> tuple[float, float]:
+    """Inches; names need a line each."""
+    if not _categorical(block, panel):
+        return 3.7, 2.9
+    lines = sum(len(_folded(name).split("\n")) for s in series(block, panel) for name in s.names)
+    return 3.7, max(2.9, 0.9 + 0.17 * lines)
+
+
+def _folded(name: str) -> str:
+    return fill(name, 24, break_long_words=False)
 
 
 def legend(block: Block) -> list[tuple[str, dict[str, Any]]]:
@@ -138,9 +151,9 @@ def _categories(axes: Any, block: Block, lines: Sequence[Series], panel: Panel) 
         style = look(line.method, _methods(block), line.variant) | {"linestyle": "none"}
         low, high = (v.value if end is None else end for end in (v.low, v.high))
         axes.errorbar([v.value], [at], xerr=[[max(0.0, v.value - low)], [max(0.0, high - v.value)]], **style)
-    axes.set_yticks(range(len(rows)), [name for _, name, _ in rows], fontsize="small")
+    axes.set_yticks(range(len(rows)), [_folded(name) for _, name, _ in rows], fontsize=7)
     axes.invert_yaxis()
-    axes.set(xlabel=axis(panel.y))
+    axes.set_xlabel(axis(panel.y), loc="right")
     _scale(axes, "x", [v.value for _, _, v in rows], ticks=False)
 
 
@@ -184,16 +197,17 @@ def _x(block: Block, placed: Placed, panel: Panel) -> tuple[float, str] | None:
     return float(typed[key]) if re.fullmatch(NUMBER, typed[key]) else 0.0, placed.point.label
 
 
-def _setting(placed: Placed, panel: Panel) -> str:
+def _setting(block: Block, placed: Placed, panel: Panel) -> str:
     """The label of a run without the swept option."""
-    hidden = set(panel.axes) if panel.x not in QUANTITIES else _swept(placed)
+    hidden = set(panel.axes) if panel.x not in QUANTITIES else _swept(block, placed)
     words = [w for w in placed.point.words if w.partition("=")[0] not in hidden]
     return type(placed.point)(tuple(words)).label or placed.run.method
 
 
-def _swept(placed: Placed) -> set[str]:
-    """In a scatter, numbers are settings of one method, joined in one series."""
-    return {k for k, v in placed.point.options.items() if re.fullmatch(NUMBER, v)}
+def _swept(block: Block, placed: Placed) -> set[str]:
+    """Numbers in which runs of one method differ: in a scatter these are points of one series."""
+    same = [p.point.options for p in block.runs if p.run.method == placed.run.method]
+    return {k for k, v in placed.point.options.items() if re.fullmatch(NUMBER, v) and len({o.get(k) for o in same}) > 1}
 
 
 def _methods(block: Block) -> tuple[str, ...]:

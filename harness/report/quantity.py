@@ -197,11 +197,11 @@ QUANTITIES: dict[str, Quantity] = {
     q.name: q
     for q in (
         Quantity("accuracy", "accuracy, %", "accuracy, %", _accuracy, higher=True),
-        Quantity("reuse", "reuse, %", "hops that reused, % of those that could",
+        Quantity("reuse", "reuse, %", "reuse ratio, % of possible hops",
                  lambda r: _plain(r.summary.reuse_ratio, 100)),
         Quantity("fresh", "fresh, %", "fresh token-layers, % of dense", lambda r: _plain(r.summary.fresh_share, 100),
                  higher=False),
-        Quantity("kl", "KL, nats", "KL of the first token to dense, nats",
+        Quantity("kl", "KL, nats", "first-token KL to dense, nats",
                  _fidelity("first_token_kl", lambda h: h.first_token_kl, 1.0), log=True, higher=False),
         Quantity("k_error", "K error, %", "relative K error, %", _fidelity("kv_error_k", k_error, 100), higher=False),
         Quantity("v_error", "V error, %", "relative V error, %", _fidelity("kv_error_v", v_error, 100), higher=False),
@@ -209,7 +209,7 @@ QUANTITIES: dict[str, Quantity] = {
                  higher=True),
         Quantity("prefix", "prefix, %", "common prefix with dense, % of the output",
                  _fidelity("prefix_share", _prefix, 100), higher=True),
-        Quantity("ttft", "TTFT, ms", "median TTFT of hops with a source, ms", _ttft, log=True, higher=False),
+        Quantity("ttft", "TTFT, ms", "median TTFT after the first hop, ms", _ttft, log=True, higher=False),
         Quantity("e2e", "request, s", "end to end per request, s", _e2e, log=True, higher=False),
         Quantity("throughput", "tokens/s", "prompt and output tokens per second", _throughput, higher=True),
         Quantity("speedup", "speed-up", "TTFT of dense / TTFT of reuse", _speedup, higher=True),

@@ -9,7 +9,7 @@ from harness.ladder import SHARED_TOKENS, ladder
 from harness.report.claims import Verdict, said
 from harness.report.drawing import Drawing
 from harness.report.grid import Cell, Grid
-from harness.report.quantity import Value, number
+from harness.report.quantity import Value
 from harness.report.ranks import Ranks
 from harness.report.style import LINES, PALETTE
 from harness.reported import Reported
@@ -95,23 +95,24 @@ def rank_drawings(found: Ranks) -> list[Drawing]:
 
 
 def verdict_grid(found: Sequence[Verdict]) -> Grid:
-    heads = ("quantity", "of", "setting", "paper", "ours", "ours / paper", "verdict", "why", "command")
+    heads = ("quantity", "verdict", "paper", "ours", "ours / paper", "of", "setting", "why", "command")
     rows = []
     for v in sorted(found, key=lambda v: list(VERDICTS).index(v.verdict)):
         r = v.reported
         of = f"{r.method}, against {r.versus}" if r.versus else r.method
         ratio = Cell.of(None if v.ratio is None else Value(v.ratio))
         ours = Cell("") if v.ours is None else Cell(said(v.ours.value, r.unit), title=v.ours.source)
-        paper = Cell(f"{number(r.value, 4)} {r.unit}", title=r.kind)
+        paper = Cell(f"{r.value:g} {r.unit}", title=r.kind)
         why = v.why if v.ours is None or not v.ours.reasons or not v.ours.remark else f"{v.why}; {v.ours.remark}"
-        rows.append((Cell(r.quantity, title=r.id), Cell(of), Cell(r.setting), paper, ours, ratio,
-                     Cell(v.verdict, mark=VERDICTS[v.verdict][1]), Cell(why), Cell(v.command)))  # fmt: skip
+        verdict = Cell(v.verdict, mark=VERDICTS[v.verdict][1])
+        rows.append((Cell(r.quantity, title=r.id), verdict, paper, ours, ratio, Cell(of), Cell(r.setting), Cell(why),
+                     Cell(v.command)))  # fmt: skip
     notes = (
         "reproduced: under the paper's conditions, inside our 95 % interval or within a tenth; differs: under its "
         "conditions, neither; not comparable: another model, length, machine or sample, as said; no run: nothing here "
         "measures it yet. Brackets are 95 % intervals.",
     )
-    return Grid("paper", heads, tuple(rows), frozenset({5}), notes)
+    return Grid("paper", heads, tuple(rows), frozenset({4}), notes)
 
 
 def verdict_drawing(found: Sequence[Verdict]) -> Drawing | None:

@@ -126,55 +126,50 @@ class TestProblems:
         write_run(tmp_path / "runs", KVCMAS, n=3)
         return tmp_path
 
-    def told(self, root: Path, capsys: pytest.CaptureFixture[str]) -> str:
-        code, out = report(root)
-        assert code == 0
-        said = capsys.readouterr().err
-        page = (out / "report.html").read_text()
-        assert all(line.split(": ")[1] in page for line in said.splitlines())  # every folder named is in the page
-        return said
+    def told(self, root: Path) -> str:
+        return "\n".join(f"{p.folder}: {p.what}; {p.remedy}" for p in collect([root / "runs"]).problems)
 
     def broken(self, root: Path, seed: int = 1) -> Path:
         return write_run(root / "runs", KVCMAS, n=3, seed=seed)
 
-    def test_a_torn_row(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_torn_row(self, root: Path) -> None:
         rows = self.broken(root) / ROWS
         rows.write_bytes(rows.read_bytes()[:-30])
-        said = self.told(root, capsys)
+        said = self.told(root)
         assert "ends in the middle of a row, summary.json counts 3" in said
         found = collect([root / "runs"])
         assert len(found.runs) == 2  # its summary still counts
         assert sorted(len(run.rows) for run in found.runs) == [0, 3]
 
-    def test_a_missing_summary(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_missing_summary(self, root: Path) -> None:
         (self.broken(root) / SUMMARY).unlink()
-        assert "not complete: 3 rows and no summary.json; go on with it: python -m harness" in self.told(root, capsys)
+        assert "not complete: 3 rows and no summary.json; go on with it: python -m harness" in self.told(root)
 
-    def test_an_unknown_schema(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_an_unknown_schema(self, root: Path) -> None:
         path = self.broken(root) / SUMMARY
         path.write_bytes(path.read_bytes().replace(b'"schema":1', b'"schema":99'))
-        assert "has schema version 99" in self.told(root, capsys)
+        assert "has schema version 99" in self.told(root)
 
-    def test_a_line_that_is_no_row(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_line_that_is_no_row(self, root: Path) -> None:
         path = self.broken(root) / ROWS
         path.write_bytes(b"{}\n" + path.read_bytes())
-        assert "line 1 of rows.jsonl is no row" in self.told(root, capsys)
+        assert "line 1 of rows.jsonl is no row" in self.told(root)
 
     @pytest.mark.parametrize("name", ["config.yaml", "provenance.json"])
-    def test_a_missing_or_damaged_file(self, root: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    def test_a_missing_or_damaged_file(self, root: Path, name: str) -> None:
         (self.broken(root, 1) / name).unlink()
         (self.broken(root, 2) / name).write_text("{]")
-        said = self.told(root, capsys)
+        said = self.told(root)
         assert f"there is no {name}" in said
         assert f"{name} cannot be read" in said or f"{name} is damaged" in said
 
-    def test_a_conflict_and_a_copy(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_conflict_and_a_copy(self, root: Path) -> None:
         first = self.broken(root)
         shutil.copytree(first, root / "runs" / "elsewhere" / first.name)
-        assert "a copy of" in self.told(root, capsys)
+        assert "a copy of" in self.told(root)
         other = root / "runs" / "elsewhere" / first.name / SUMMARY
         other.write_bytes(other.read_bytes().replace(b'"learn_s":0.0', b'"learn_s":1.0'))
-        assert "in conflict with" in self.told(root, capsys)
+        assert "in conflict with" in self.told(root)
         (noted,) = (run for run in collect([root / "runs"]).runs if run.notes)
         assert "in conflict" in marks(noted).text
 
@@ -184,6 +179,16 @@ class TestProblems:
         path.write_bytes(text)
         (run,) = (r for r in collect([root / "runs"]).runs if r.summary.verified is None)
         assert marks(run).text == "unverified, 1 of 3 failed"
+
+    def test_all_are_on_the_page_and_on_stderr(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        (self.broken(root, 1) / SUMMARY).unlink()
+        (self.broken(root, 2) / ROWS).write_bytes(b"{}")
+        shutil.copytree(self.broken(root, 3), root / "runs" / "copied")
+        code, out = report(root)
+        assert code == 0
+        said, page = capsys.readouterr().err.splitlines(), (out / "report.html").read_text()
+        assert len(said) == 4
+        assert all(line.split(": ")[1] in page for line in said)
 
     def test_no_folder_at_all_is_one_sentence(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main([str(tmp_path / "none")]) == 2
