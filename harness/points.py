@@ -83,7 +83,8 @@ def expand(words: Sequence[str], asked: CommandLine) -> tuple[list[str], dict[st
         ConfigStore.instance().store(choice, _node(point, groups, loader), GROUP, "_global_", provider="kvcmas")
     rest = [w for w in words if w not in wanted]
     flag = [] if {"-m", "--multirun"} & set(rest) else ["--multirun"]
-    return [*flag, *rest, f"+{GROUP}={','.join(labels)}"], labels
+    at = next(n for n, word in enumerate(rest) if word in asked.overrides)  # overrides stand side by side
+    return [*flag, *rest[:at], f"+{GROUP}={','.join(labels)}", *rest[at:]], labels
 
 
 def sized(line: str, sizes: Mapping[str, Any]) -> str:

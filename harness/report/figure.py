@@ -91,7 +91,7 @@ def block_panels(block: Block) -> list[Drawing]:
 def _margin(block: Block, panel: Panel) -> float:
     """Share of the width that stands left of the axes."""
     if not _categorical(block, panel):
-        return 0.17
+        return 0.19
     longest = max(len(line) for s in series(block, panel) for name in s.names for line in _folded(name).split("\n"))
     return min(0.5, 0.05 + 0.0165 * longest)
 
@@ -126,22 +126,25 @@ def draw(block: Block, panel: Panel, axes: Any) -> None:
         return
     xs = [x for line in lines for x in line.x if not math.isnan(x)]
     scatter = panel.x in QUANTITIES
+    floor = QUANTITIES[panel.y].floor if panel.y in QUANTITIES else 0.0
     for line in lines:
         style = look(line.method, _methods(block), line.variant)
-        ys = [v.value for v in line.y]
+        ys = [max(v.value, floor) for v in line.y]
         if line.level:
             axes.axhline(ys[0], color=style["color"], linestyle=":", linewidth=1.4, label=line.label)
             continue
         if scatter and len(line.x) < 3:
             style["linestyle"] = "none"
         ends = [
-            [max(0.0, v.value - (v.value if v.low is None else v.low)) for v in line.y],
-            [max(0.0, (v.value if v.high is None else v.high) - v.value) for v in line.y],
+            [max(0.0, y - max(y if v.low is None else v.low, floor)) for y, v in zip(ys, line.y, strict=True)],
+            [max(0.0, (y if v.high is None else v.high) - y) for y, v in zip(ys, line.y, strict=True)],
         ]
         axes.errorbar(line.x, ys, yerr=ends, label=line.label, elinewidth=0.9, **style)
     axes.set(xlabel=axis(panel.axes[0]), ylabel=axis(panel.y))
     _scale(axes, "x", xs, ticks=not scatter)
-    _scale(axes, "y", [v.value for line in lines for v in line.y], ticks=False)
+    _scale(axes, "y", [max(v.value, floor) for line in lines for v in line.y], ticks=False)
+    if panel.y in QUANTITIES and QUANTITIES[panel.y].share:
+        axes.set_ylim(-2, 102)
 
 
 def _categories(axes: Any, block: Block, lines: Sequence[Series], panel: Panel) -> None:

@@ -36,7 +36,7 @@ class Quantity:
     """Attributes:
     head: of a column; axis: of a figure, with the unit.
     digits: significant ones in a table.
-    log: figures show it on a logarithmic axis. higher: whether more is better, None if neither.
+    floor: figures show less than this as this: below, rounding decides. share: of 100, all of which a figure shows.
     """
 
     name: str
@@ -44,8 +44,8 @@ class Quantity:
     axis: str
     of: Callable[[Run], Value | None]
     digits: int = 3
-    log: bool = False
-    higher: bool | None = None
+    floor: float = 0.0
+    share: bool = False
 
 
 def ratio_of_sums(pairs: Sequence[tuple[float, float]]) -> Value | None:
@@ -196,30 +196,28 @@ def _prefix(hop: HopLine) -> float | None:
 QUANTITIES: dict[str, Quantity] = {
     q.name: q
     for q in (
-        Quantity("accuracy", "accuracy, %", "accuracy, %", _accuracy, higher=True),
+        Quantity("accuracy", "accuracy, %", "accuracy, %", _accuracy, share=True),
         Quantity("reuse", "reuse, %", "reuse ratio, % of possible hops",
-                 lambda r: _plain(r.summary.reuse_ratio, 100)),
-        Quantity("fresh", "fresh, %", "fresh token-layers, % of dense", lambda r: _plain(r.summary.fresh_share, 100),
-                 higher=False),
+                 lambda r: _plain(r.summary.reuse_ratio, 100), share=True),
+        Quantity("fresh", "fresh, %", "fresh token-layers, % of dense", lambda r: _plain(r.summary.fresh_share, 100)),
         Quantity("kl", "KL, nats", "first-token KL to dense, nats",
-                 _fidelity("first_token_kl", lambda h: h.first_token_kl, 1.0), log=True, higher=False),
-        Quantity("k_error", "K error, %", "relative K error, %", _fidelity("kv_error_k", k_error, 100), higher=False),
-        Quantity("v_error", "V error, %", "relative V error, %", _fidelity("kv_error_v", v_error, 100), higher=False),
-        Quantity("agree", "same answer, %", "same answer as dense, %", _fidelity("answer_agrees", _agrees, 100),
-                 higher=True),
+                 _fidelity("first_token_kl", lambda h: h.first_token_kl, 1.0), floor=1e-7),
+        Quantity("k_error", "K error, %", "relative K error, %", _fidelity("kv_error_k", k_error, 100)),
+        Quantity("v_error", "V error, %", "relative V error, %", _fidelity("kv_error_v", v_error, 100)),
+        Quantity("agree", "same answer, %", "same answer as dense, %",
+                 _fidelity("answer_agrees", _agrees, 100), share=True),
         Quantity("prefix", "prefix, %", "common prefix with dense, % of the output",
-                 _fidelity("prefix_share", _prefix, 100), higher=True),
-        Quantity("ttft", "TTFT, ms", "median TTFT after the first hop, ms", _ttft, log=True, higher=False),
-        Quantity("e2e", "request, s", "end to end per request, s", _e2e, log=True, higher=False),
-        Quantity("throughput", "tokens/s", "prompt and output tokens per second", _throughput, higher=True),
-        Quantity("speedup", "speed-up", "TTFT of dense / TTFT of reuse", _speedup, higher=True),
-        Quantity("overhead", "correction, %", "matching and correction, % of the dense TTFT", _overhead, higher=False),
-        Quantity("state", "state, MiB", "kept between requests, MiB", _state("total"), log=True, higher=False),
-        Quantity("base", "references, MiB", "reference caches kept, MiB", _state("base"), log=True, higher=False),
-        Quantity("correction", "corrections, MiB", "corrections kept, MiB", _state("correction"), log=True,
-                 higher=False),
+                 _fidelity("prefix_share", _prefix, 100), share=True),
+        Quantity("ttft", "TTFT, ms", "median TTFT after the first hop, ms", _ttft),
+        Quantity("e2e", "request, s", "end to end per request, s", _e2e),
+        Quantity("throughput", "tokens/s", "prompt and output tokens per second", _throughput),
+        Quantity("speedup", "speed-up", "TTFT of dense / TTFT of reuse", _speedup),
+        Quantity("overhead", "correction, %", "matching and correction, % of the dense TTFT", _overhead),
+        Quantity("state", "state, MiB", "kept between requests, MiB", _state("total")),
+        Quantity("base", "references, MiB", "reference caches kept, MiB", _state("base")),
+        Quantity("correction", "corrections, MiB", "corrections kept, MiB", _state("correction")),
         Quantity("peak", "peak, MiB", "peak memory of the process, MiB",
-                 lambda r: _plain(r.summary.peak_bytes, 1 / MIB), higher=False),
+                 lambda r: _plain(r.summary.peak_bytes, 1 / MIB)),
     )
 }  # fmt: skip
 

@@ -41,7 +41,8 @@ class Paired:
         flips, tail = self.better + self.worse, min(self.better, self.worse)
         if not flips:
             return 1.0
-        return min(1.0, sum(comb(flips, k) for k in range(tail + 1)) / 2 ** (flips - 1))
+        ways: int = sum(comb(flips, k) for k in range(tail + 1))
+        return min(1.0, ways / float(2 ** (flips - 1)))
 
 
 def paired(run: Run, over: Run) -> Paired | None:

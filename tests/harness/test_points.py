@@ -88,7 +88,7 @@ def test_the_size_alone_does_not_change_a_run() -> None:
 def test_a_point_is_the_run_that_one_would_type(tmp_path: Path) -> None:
     line = "method=kvcmas method.rank=8 task=mmlu workflow=chain 'workflow.max_new_tokens=4'"
     words, labels = expanded("+experiment=mine", "limit=3", config_dir=written(tmp_path, line))
-    assert words == ["--multirun", "+experiment=mine", "limit=3", "+point=p000"]
+    assert words == ["--multirun", "+point=p000", "+experiment=mine", "limit=3"]
     point = composed("+point=p000", "shadow=true", "limit=3")
     typed = composed(*line.replace("'", "").split(), "shadow=true", "limit=3")
     names = {"method": "kvcmas", "task": "mmlu"}
@@ -145,3 +145,12 @@ def test_compare_prints_a_table_for_each_mode(
             (line,) = [x.split() for x in table.splitlines() if x.split()[:1] == [name]]
             assert line[1:3] == [built_from, "recompute"]
     assert len(list(Path("results/runs/gsm8k").glob("*/summary.json"))) == 4
+
+
+def test_a_flag_between_the_overrides_does_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = written(tmp_path / "conf", "method=dense limit=0")
+    assert main(["+experiment=mine", "--config-dir", str(folder), "model=tiny", "tracking=none"]) == 2
+    assert "limit=0: expected a positive integer" in capsys.readouterr().err
