@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.records import Status
+from harness.serving_table import print_served
 from harness.summary import Fidelity, Latency, Part, Summary
 from harness.table import NONE, VERIFY, columns, complete, hundreds, seconds, size
 from harness.verified import mark
@@ -45,6 +46,9 @@ def print_comparison(
     """
     console = console or Console()
     summaries = [complete(folder) for folder in folders]
+    if all(summary.serving is not None for summary in summaries):
+        print_served(folders, labels or [s.method for s in summaries], console)
+        return
     tasks = sorted({f"{s.task}, model {s.model}" for s in summaries})
     console.print(Text(f"\n{'; '.join(tasks)}\n"))
     names = [label or s.method for label, s in zip(labels or [""] * len(summaries), summaries, strict=True)]

@@ -21,6 +21,8 @@ CONF = Path(__file__).resolve().parent.parent / "conf"
 
 # Groups whose choice names a constructor; the order is that of messages.
 COMPONENTS = ("method", "task", "model", "backend", "workflow")
+# A group that only one choice of another brings along; its node is null elsewhere.
+OPTIONAL = {"trace": "task=trace"}
 # Groups that always have a choice.
 GROUPS = (*COMPONENTS, "tracking", "size")
 MODES = ("none", "offline", "online")
@@ -48,6 +50,7 @@ class Config:
 
     Attributes:
         method, task, model, backend, workflow: a constructor (``_target_``) and its arguments each.
+        trace: likewise, of ``task=trace`` alone.
         tracking: see :class:`Tracking`.
         limit: how many samples, None for all.
         seed: of sample order, sketches and random weights.
@@ -69,6 +72,7 @@ class Config:
     model: Any = MISSING
     backend: Any = MISSING
     workflow: Any = MISSING
+    trace: Any = None
     tracking: Tracking = MISSING
     limit: int | None = None
     seed: int = 0

@@ -3,58 +3,31 @@
 from __future__ import annotations
 
 import copy
-import resource
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from omegaconf import DictConfig
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from harness.backends.hf_model import LoadedModel
 from harness.backends.hf_rope import shape_of
 from harness.config import Choices
-from harness.judged import judged
+from harness.progress import counted
 from harness.provenance import ModelFacts, collect
 from harness.records import Row, StateSize, Status
+from harness.samples import Turn, failed, finished, heading, in_order, peak_bytes
 from harness.script import Case
 from harness.store import RunFolder
 from harness.summarise import Heading
-from harness.tasks.base import Executed
 from harness.trajectory import Runner
 from harness.validate import Parts
-from harness.verified import verified
 from harness.workload import Workload
 from kernels.dispatch import describe, using
 from methods.base import Method, Shape
 
 OOM_LIMIT = 3  # after so many samples in a row without memory, the rest is recorded as such and not tried
-
-
-@dataclass(frozen=True)
-class Turn:
-    """A sample at its place in the run's order."""
-
-    repeat: int
-    case: Case
-
-
-def in_order(cases: Sequence[Case], repeats: int, seed: int) -> list[Turn]:
-    """Samples of all repeats: the first in the data's order, the others permuted (warm-up always first), so that
-    pools meet the samples in another order."""
-    turns = []
-    for repeat in range(repeats):
-        warm, measured = [c for c in cases if c.warmup], [c for c in cases if not c.warmup]
-        if repeat:
-            order = np.random.default_rng([seed, repeat]).permutation(len(measured))
-            measured = [measured[i] for i in order]
-        turns += [Turn(repeat, case) for case in (*warm, *measured)]
-    return turns
 
 
 class Execution:
@@ -80,22 +53,7 @@ class Execution:
 
     @property
     def heading(self) -> Heading:
-        names = self.names
-        target = str(self.cfg.method._target_)
-        return Heading(
-            task=str(self.parts.task.name),
-            method=names.method,
-            model=names.model,
-            backend=names.backend,
-            layers=self.shape.layers,
-            command=self.command,
-            programs=isinstance(self.parts.task, Executed),
-            verified=verified(names.method, names.model, self.loaded.facts.revision, target),
-            built_from=str(self.cfg.method.get("fidelity") or ""),
-            glue=str(self.cfg.method.get("glue") or "recompute"),
-            teacher_forcing=bool(self.cfg.teacher_forcing),
-            early=int(self.cfg.early),
-        )
+        return heading(self.cfg, self.parts, self.names, self.shape.layers, self.command, self.loaded.facts.revision)
 
     def execute(self, prompt_sha256: str) -> None:
         """Run what is not done, a row at a time, on the chosen kernels."""
@@ -108,17 +66,7 @@ class Execution:
         self.store.begin(session)
         method, done = self._resume()
         failures = 0
-        console = Console(stderr=True)
-        with Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        ) as progress:
-            bar = progress.add_task(f"{self.names.method} on {self.parts.task.name}", total=len(self.turns))
-            progress.update(bar, completed=done)
+        with counted(f"{self.names.method} on {self.parts.task.name}", len(self.turns), done) as advance:
             for index in range(done, len(self.turns)):
                 turn = self.turns[index]
                 if method is None or (index and self.turns[index - 1].repeat != turn.repeat):
@@ -129,7 +77,7 @@ class Execution:
                 snapshot = method.snapshot()
                 if snapshot is not None:
                     self.store.save_state(snapshot)
-                progress.advance(bar)
+                advance()
 
     def _resume(self) -> tuple[Method | None, int]:
         """The method as of the last finished row, and how many rows are finished."""
@@ -156,10 +104,10 @@ class Execution:
         """One row, whatever happens; a method that failed half way goes back to where it was before the sample."""
         case, before = turn.case, method.snapshot()
         if case.missing:
-            return method, self._failed(turn, Status.missing, case.missing)
+            return method, failed(turn, Status.missing, case.missing)
         if hopeless:
             message = f"not run: {OOM_LIMIT} samples in a row ran out of memory"
-            return method, self._failed(turn, Status.oom, message)
+            return method, failed(turn, Status.oom, message)
         runner = Runner(
             method,
             self.parts.backend,
@@ -172,44 +120,17 @@ class Execution:
         try:
             done = runner.run(case)
         except (torch.OutOfMemoryError, MemoryError) as error:
-            return self._back(turn, before), self._failed(turn, Status.oom, _first_line(error))
+            return self._back(turn, before), failed(turn, Status.oom, _first_line(error))
         except Exception as error:  # a sample that fails is a row with a status, never the end of the run
             self._log_failure(case)
-            return self._back(turn, before), self._failed(turn, Status.error, _first_line(error))
+            return self._back(turn, before), failed(turn, Status.error, _first_line(error))
         size = method.state_bytes()
-        status, program, message = judged(done.verdict)
-        return method, Row(
-            sample_id=case.sample_id,
-            repeat=turn.repeat,
-            subject=case.subject,
-            status=status,
-            message=message,
-            prediction=done.verdict.prediction,
-            target=case.target,
-            correct=done.verdict.correct,
-            program=program,
-            raw=self.script.text(done.final_ids),
-            e2e_s=done.seconds,
-            peak_bytes=self._peak_bytes(),
-            state_bytes=StateSize.of(size.base, size.correction),
-            media=done.media,
-            hops=done.hops,
-        )
+        found = StateSize.of(size.base, size.correction)
+        return method, finished(turn, self.script.text(done.final_ids), done, found, peak_bytes(self.shape.device))
 
     def _log_failure(self, case: Case) -> None:
         with (self.store.path / "errors.log").open("a", encoding="utf-8") as log:
             log.write(f"sample {case.sample_id}\n{traceback.format_exc()}\n")
-
-    def _failed(self, turn: Turn, status: Status, message: str) -> Row:
-        case = turn.case
-        return Row(
-            sample_id=case.sample_id,
-            repeat=turn.repeat,
-            subject=case.subject,
-            status=status,
-            target=case.target,
-            message=message,
-        )
 
     def _back(self, turn: Turn, before: Any) -> Method:
         method = self._fresh(turn.repeat)
@@ -222,13 +143,6 @@ class Execution:
     def _reset_peak(self) -> None:
         if self.shape.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.shape.device)
-
-    def _peak_bytes(self) -> int:
-        """Largest memory in use: of the CUDA allocator since the sample began, else of the process so far."""
-        if self.shape.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self.shape.device)
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
     def _model_facts(self) -> ModelFacts:
         loaded = self.loaded

@@ -23,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError
 
-from harness.config import CONF, GROUPS, Config
+from harness.config import CONF, GROUPS, OPTIONAL, Config
 from harness.errors import UserError
 from harness.hint import nearest
 from harness.signature import describe
@@ -94,7 +94,12 @@ def _findings(asked: CommandLine) -> Iterator[str]:
             yield f"{text}: {error}"
             return
     own = [a for a in assignments if not a.override.is_hydra_override()]
+    words = {a.text for a in own}
     for a in own:
+        home = OPTIONAL.get(a.key.partition(".")[0])
+        if home is not None and home not in words:
+            yield f"{a.text}: nothing but {home} uses {a.key.partition('.')[0]}; add {home}"
+            return
         if a.key in groups:
             yield from _choice(a, loader)
     chosen = [a for a in own if a.key in groups]
@@ -145,9 +150,9 @@ def _choice(a: Assignment, loader: ConfigLoaderImpl) -> Iterator[str]:
         hint = nearest(a.value, options)
         others = f" (there are {', '.join(options)})" if "?" in hint and 1 < len(options) <= 12 else ""
         yield f"{a.key}={a.value}: there is no such {a.key}, {hint}{others}"
-    elif default and a.override.is_add():
+    elif (default or a.key in OPTIONAL) and a.override.is_add():
         yield f"{a.text}: write {a.text.lstrip('+')}, without the plus sign"
-    elif not default and not a.override.is_add():
+    elif not default and a.key not in OPTIONAL and not a.override.is_add():
         yield f"{a.text}: write +{a.text}, nothing is chosen from {a.key} by default"
 
 

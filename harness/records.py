@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from enum import StrEnum
+from itertools import pairwise
 
 import msgspec
 
@@ -81,6 +82,31 @@ class StateSize(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return cls(base, correction, base + correction)
 
 
+class Timing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """When a hop of a trace did what, seconds on the repeat's clock, which reads 0 when the first trajectory arrives.
+
+    Attributes:
+        due_s: its arrival, or the end of the last call it waits for.
+        dispatched_s: it stood in the engine's queue; what it is later than ``due_s`` is the load's lateness.
+        started_s: the engine began to work on it.
+        first_token_s, ended_s: first and last token known.
+        simulated: the times follow from a cost model; nothing ran.
+    """
+
+    due_s: float
+    dispatched_s: float
+    started_s: float
+    first_token_s: float
+    ended_s: float
+    simulated: bool = False
+
+    def __post_init__(self) -> None:
+        times = (self.due_s, self.dispatched_s, self.started_s, self.first_token_s, self.ended_s)
+        _finite("timing", times)
+        if any(later < earlier - 1e-6 for earlier, later in pairwise(times)):
+            raise ValueError(f"times must follow each other, got {times}")
+
+
 class HopRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One agent call.
 
@@ -96,6 +122,7 @@ class HopRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         output_ids, output: what it generated, as ids and as text.
         ttft_s: from the moment the hop is due to its first token.
         e2e_s: from the same moment until the method has learned from the hop.
+        timing: of a trace: when it happened.
         state_bytes: what the method holds at the hop's end.
         tool: what a tool made of the output, as later agents read it (whole, where their prompts cut it).
         notes: facts of the method about its plan.
@@ -123,6 +150,7 @@ class HopRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     ttft_s: float
     e2e_s: float
     phases: Phases = Phases()
+    timing: Timing | None = None
     state_bytes: StateSize | None = None
     tool: str = ""
     notes: dict[str, float] = {}
@@ -198,7 +226,7 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
         program: how the prediction ran, if it is a program.
         raw: the final answer as generated, so that rescoring needs no model.
         message: why the status is not ``ok``, in one sentence.
-        e2e_s: from the start of the first hop to the end of the last.
+        e2e_s: from the start of the first hop to the end of the last; in a trace from its arrival to its last token.
         peak_bytes: largest memory in use while the sample ran.
         state_bytes: what the method keeps after the sample.
         media: what the question showed.

@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
 from omegaconf import DictConfig, OmegaConf
 
 from harness.autoprofile import AUTO, profiled
-from harness.backends.hf_facts import ModelFacts as SourceFacts
-from harness.backends.hf_facts import choose_device
 from harness.config import Choices, of_run
 from harness.duplicates import duplicated
 from harness.errors import UserError
 from harness.execution import Execution
+from harness.fit import check_abilities
 from harness.folder import read_summary
 from harness.identity import identify
 from harness.profiled import fill
+from harness.served import BatchServer, Served, refuse
 from harness.shard import Shard
+from harness.signature import locate
 from harness.store import RunFolder
 from harness.summarise import summarise
 from harness.summary import Summary
 from harness.table import print_run
 from harness.tasks.single_stream import SingleStream
+from harness.tasks.trace import TraceTask
 from harness.track import Tracker
+from harness.traffic.run import replay
 from harness.validate import Parts, build
 from harness.workload import Workload, check_context, load_benchmark, load_stream, prompts_sha256, warmed
-from methods.base import Rope, Shape
 
 
 def run(cfg: DictConfig, folder: Path) -> int:
@@ -38,12 +38,25 @@ def run(cfg: DictConfig, folder: Path) -> int:
     Raises:
         UserError: for anything the user can mend, before weights are loaded.
     """
-    return complete(cfg, Choices.current(), folder, load_workload)
+    names = Choices.current()
+    if locate("task", cfg.task._target_) is TraceTask:
+        if cfg.shard is not None:
+            raise UserError(
+                f"shard={cfg.shard}: the load of a trace is one stream and cannot be split; use repeats or seed"
+            )
+        return replay(cfg, names, folder)
+    if cfg.get("trace") is not None:
+        raise UserError(f"trace: nothing but task=trace replays a trace; leave it out, or replace task={names.task}")
+    if getattr(locate("backend", cfg.backend._target_), "traces_only", False):
+        raise UserError(f"backend={names.backend} replays traces and nothing else; choose task=trace, or backend=hf")
+    return complete(cfg, names, folder, load_workload)
 
 
 def complete(cfg: DictConfig, names: Choices, folder: Path, load: Callable[[Parts, DictConfig], Workload]) -> int:
     """As :func:`run`, for a configuration that was composed elsewhere and a workload that ``load`` makes."""
     identity = identify(cfg, {"method": names.method, "task": names.task}).id
+    draft_parts = build(cfg)
+    check_abilities(draft_parts.method, names.method, names.backend, draft_parts.backend.offers)
     if cfg.method.get("profile") == AUTO:
         cfg = profiled(cfg, names, build(cfg).model.facts().layers)
     cfg, profile = fill(cfg)
@@ -56,7 +69,9 @@ def complete(cfg: DictConfig, names: Choices, folder: Path, load: Callable[[Part
     check_context(draft, cases, facts.context, str(parts.task.name))
     if profile is not None:
         profile.check(str(cfg.method.profile), facts, [case.sample_id for case in cases])
-    check_fit(parts, names, facts, int(cfg.seed))
+    if isinstance(parts.backend, BatchServer):
+        refuse(cfg, names, workload)
+    parts.backend.check(parts.model, parts.method, names.method, int(cfg.seed))
     shard = None if cfg.shard is None else Shard.parse(cfg.shard)
     if shard is not None:
         shard.of(cases)
@@ -68,7 +83,8 @@ def complete(cfg: DictConfig, names: Choices, folder: Path, load: Callable[[Part
                 requests, prompts = duplicated(cases, cfg.duplicates, cfg.seed), prompts_sha256(draft, cases)
                 requests = requests if shard is None else shard.of(requests)
                 store.check_prompts(prompts)
-                execution = Execution(cfg, parts, workload, names, store, requests)
+                engine = Served if isinstance(parts.backend, BatchServer) else Execution
+                execution: Served | Execution = engine(cfg, parts, workload, names, store, requests)
                 execution.execute(prompts)
                 store.finish(summarise(store.rows, execution.heading))
             summary = read_summary(folder)
@@ -86,23 +102,6 @@ def _draw(summary: Summary, folder: Path) -> list[Path]:
     from harness.report.single import draw_run  # loads matplotlib
 
     return draw_run(summary, folder)
-
-
-def check_fit(parts: Parts, names: Choices, facts: SourceFacts, seed: int) -> None:
-    """Refuse, before weights are read, what a method or the kernels will not do on this model or device.
-
-    Raises:
-        UserError: naming method and model, or the option.
-    """
-    device = choose_device(parts.model.device)
-    if parts.backend.kernels == "triton" and device.type != "cuda":
-        raise UserError(f"backend.kernels=triton needs a CUDA device, the model runs on {device}; use auto or torch")
-    rope = Rope(torch.ones(facts.head_dim // 2))  # stands in: only sizes are known without the weights
-    sizes = (facts.layers, facts.kv_heads, facts.head_dim, facts.hidden)
-    try:
-        copy.deepcopy(parts.method).bind(Shape(*sizes, torch.float32, torch.device("cpu"), rope), seed)
-    except ValueError as error:
-        raise UserError(f"method={names.method} does not fit model={names.model}: {error}") from error
 
 
 def _worth(store: RunFolder) -> int:

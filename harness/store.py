@@ -164,6 +164,16 @@ class RunFolder:
         self._rows.append(row)
         self._keys.add(row.key)
 
+    def keep(self, n: int) -> None:
+        """Drop all rows but the first ``n``, byte for byte, for what can only be run again as a whole.
+
+        Raises:
+            ValueError: if the run is complete, or has fewer.
+        """
+        if self._complete or n > len(self._rows):
+            raise ValueError(f"{self.path} has {len(self._rows)} rows and cannot be cut back to {n}")
+        self._keep(n)
+
     def save_state(self, snapshot: Snapshot) -> None:
         """Keep the state of a stateful method as of the rows written so far: after each :meth:`append`."""
         self._states().save(len(self._rows), snapshot)

@@ -6,6 +6,7 @@ import msgspec
 
 from harness.provenance import Git
 from harness.records import Phases, StateSize, Status
+from harness.serving import Serving
 
 
 class Latency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -134,6 +135,7 @@ class Summary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         verified: whether the method had passed ``python -m harness.verify`` on these weights when the run ended; None
             if nobody had checked.
         rescored: None if the verdicts are those of the run itself.
+        serving: of a replayed trace, see :class:`harness.serving.Serving`.
     """
 
     schema: int
@@ -169,3 +171,4 @@ class Summary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     programs: bool = False
     pass_at_k: dict[str, float] | None = None
     rescored: Rescored | None = None
+    serving: Serving | None = None

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 import msgspec
 
 from harness.backends.hf import HF, Decoding, Run
-from harness.clock import Clock, Stopwatch
+from harness.clock import Clock
 from harness.fidelity import Fidelity, compare
-from harness.records import HopRecord, MediaRecord, Phases, Route, StateSize
+from harness.hop import HopRun, handed
+from harness.records import HopRecord, MediaRecord, Route, StateSize
 from harness.script import Case, Script, Verdict
 from harness.workflow import QUESTION, Output, Step
-from methods.base import KV, Dense, Hop, Method, Reuse, Source
-from methods.segment import Prompt, Span
+from methods.base import Dense, Hop, Method, Reuse, Source
+from methods.segment import Span
 
 EXTRACTION_TOKENS = 128  # as in KVCMAS (7.4)
 
@@ -38,30 +39,6 @@ class Shadow:
 
     run: Run
     ttft_s: float
-
-
-@dataclass
-class _Encoder:
-    """What a method sees of the engine while it plans; its time is the hop's ``encode`` phase."""
-
-    backend: HF
-    watch: Stopwatch
-    tokens: int = 0
-    oracle_tokens: int = 0
-
-    def encode(self, ids: Sequence[int]) -> KV:
-        self.tokens += len(ids)
-        with self.watch.phase("encode"):
-            return self.backend.encode(ids)
-
-    def oracle(self, prompt: Prompt) -> KV:
-        self.oracle_tokens += len(prompt)
-        with self.watch.phase("encode"):
-            return self.backend.encode(prompt.ids)  # alone at position 0, a prompt is its own dense run
-
-    def notes(self) -> dict[str, float]:
-        found = {"encode_tokens": float(self.tokens), "oracle_tokens": float(self.oracle_tokens)}
-        return {name: tokens for name, tokens in found.items() if tokens}
 
 
 @dataclass
@@ -101,9 +78,7 @@ class Held:
 
     def keep(self, step: Step, name: str, run: Run, start: int, stop: int) -> None:
         if self.last_use.get((step.index, name), -1) > step.index and stop > start:
-            agent = self.script.names[step.agent]
-            hidden = {layer: run.hidden(layer, start, stop) for layer in run.hiddens}
-            self.kept[step.index, name] = Source(agent, step.index, run.kv(start, stop), hidden)
+            self.kept[step.index, name] = handed(self.script.names[step.agent], step.index, run, start, stop)
 
     def drop_used(self, step: Step) -> None:
         for key in [k for k in self.kept if self.last_use[k] <= step.index]:
@@ -169,23 +144,17 @@ class Runner:
         decoding = Decoding(
             self.script.max_new_tokens(step), frozenset() if self.script.fixed_length() else self.stop_ids
         )
-        watch = Stopwatch(self.clock)
         due = self.clock.now()  # a hop is due when its last source has ended, which is now: hops run in order
-        encoder, before = _Encoder(self.backend, watch), self._seen()
-        with watch.phase("match"):
-            plan = self.method.plan(hop, encoder)
-        if case.warmup:
-            plan = Dense()
+        going, before = HopRun(self.method, self.backend, hop), self._seen()
+        plan = going.decide()
         paused = self.clock.now()
         shadow = self._shadow(hop, decoding) if self.teacher_forcing and isinstance(plan, Reuse) else None
         if shadow is not None and step.consumed:
             decoding = replace(decoding, forced=shadow.run.output_ids)
         due += (aside := self.clock.now() - paused)
-        run = self.backend.run(prompt, plan, decoding, self.method.captures)
+        run = going.execute(decoding)
         seen = {n: v - before[n] for n, v in self._seen().items()} if case.media else {}
-        with watch.phase("learn"):
-            self.method.observe(hop, run)
-            self._hand_on(step, hop, run, spans, held)
+        going.learn(run, lambda: self._hand_on(step, hop, run, spans, held))
         ended = self.clock.now()
         fidelity = None
         if self.shadow or self.teacher_forcing:
@@ -195,10 +164,10 @@ class Runner:
         record = HopRecord(
             agent=agent,
             index=step.index,
-            route=_route(plan),
+            route=going.route,
             warmup=case.warmup,
             forced=decoding.forced is not None,
-            source_hop=not sources and _route(plan) is Route.dense,
+            source_hop=not sources and going.route is Route.dense,
             prompt_tokens=len(prompt),
             shared_tokens=sum(len(p) for p in prompt.shared()),
             fresh_token_layers=sum(run.fresh_rows),
@@ -207,16 +176,9 @@ class Runner:
             output=self.script.text(run.output_ids),
             ttft_s=run.first_token_at - due,
             e2e_s=ended - due,
-            phases=Phases(
-                match_s=watch.get("match") - watch.get("encode"),
-                encode_s=watch.get("encode"),
-                learn_s=watch.get("learn"),
-                assemble_s=run.seconds.get("assemble"),
-                prefill_s=run.seconds.get("prefill"),
-                decode_s=run.seconds.get("decode"),
-            ),
+            phases=going.phases(run),
             state_bytes=StateSize.of(state.base, state.correction),
-            notes={**self.method.notes(), **encoder.notes(), **seen},
+            notes={**going.notes(), **seen},
         )
         if fidelity is not None:
             record = msgspec.structs.replace(
@@ -267,9 +229,3 @@ class Runner:
         # Shared rows only: a role prompt from an exact cache would dilute the error.
         ranges = [(p.start, p.stop) for p in hop.prompt.shared() if p.index in plan.rows]
         return compare(run, dense.run, ranges, run.choices, agrees, dense.ttft_s)
-
-
-def _route(plan: Dense | Reuse) -> Route:
-    if isinstance(plan, Dense):
-        return Route.fallback if plan.refused else Route.dense
-    return Route.dense if plan.exact else Route.reuse

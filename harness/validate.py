@@ -17,7 +17,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from harness.config import COMPONENTS, MODES, Config
+from harness.config import COMPONENTS, MODES, OPTIONAL, Config
 from harness.errors import UserError
 from harness.hint import nearest, render
 from harness.shard import Shard
@@ -31,7 +31,8 @@ _RESERVED = frozenset({"_target_", "_convert_", "_recursive_", "_partial_", "_ar
 class Parts:
     """The constructed components of a run.
 
-    ``method`` implements :class:`methods.base.Method`; the others are what their YAML's ``_target_`` makes.
+    ``method`` implements :class:`methods.base.Method`; the others are what their YAML's ``_target_`` makes. ``trace``
+    is there for ``task=trace`` only.
     """
 
     method: Any
@@ -39,6 +40,7 @@ class Parts:
     model: Any
     backend: Any
     workflow: Any
+    trace: Any = None
 
 
 def validate(cfg: DictConfig) -> None:
@@ -60,7 +62,8 @@ def build(cfg: DictConfig) -> Parts:
     """
     _report(_missing(cfg))
     _report(_ranges(cfg))
-    nodes = {group: _plain(cfg, group) for group in COMPONENTS}
+    groups = (*COMPONENTS, *(group for group in OPTIONAL if cfg.get(group) is not None))
+    nodes = {group: _plain(cfg, group) for group in groups}
     _report([c for group, node in nodes.items() for c in _complaints(group, node)])
     made, complaints = {}, []
     for group, node in nodes.items():

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from methods.ability import NOTHING, Ability
 from methods.base import Dense, Engine, Executed, Hop, Plan, Reuse, Shape, Snapshot, StateBytes
 from methods.limits import Limits
 from methods.prefix import RolePrefixes
@@ -45,6 +46,10 @@ class DenseMethod:
 
     def state_bytes(self) -> StateBytes:
         return StateBytes(base=self._prefixes.nbytes)
+
+    @property
+    def requires(self) -> frozenset[Ability]:
+        return NOTHING
 
     @property
     def captures(self) -> frozenset[int]:

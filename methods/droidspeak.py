@@ -16,6 +16,7 @@ from typing import ClassVar, Literal, get_args
 
 from torch import Tensor
 
+from methods.ability import Ability
 from methods.base import Dense, Engine, FreshRows, Hop, Plan, Probe, Reuse, Rows, RowSchedule, RowView, Selection, Shape
 from methods.layer_groups import GroupProfiler
 from methods.limits import Limits
@@ -109,6 +110,10 @@ class DroidSpeak(Relayed):
             schedule = LayerGroup(entry, group[1])
             self._notes = {"shipped_bytes": float(entry.nbytes)}
         return Reuse(rows, schedule)
+
+    @property
+    def requires(self) -> frozenset[Ability]:
+        return frozenset({Ability.row_schedule, Ability.hidden_states})
 
     @property
     def captures(self) -> frozenset[int]:

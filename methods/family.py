@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from methods import state
+from methods.ability import NOTHING, Ability
 from methods.base import Engine, Executed, Hop, Plan, Shape, Snapshot, StateBytes
 from methods.delta import DeltaSharing
 from methods.grid import Grid
@@ -43,6 +44,10 @@ class DeltaMethod(ABC):
 
     def notes(self) -> Mapping[str, float]:
         return self.sharing.notes()
+
+    @property
+    def requires(self) -> frozenset[Ability]:
+        return NOTHING
 
     @property
     def captures(self) -> frozenset[int]:

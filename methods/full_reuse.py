@@ -13,6 +13,7 @@ from typing import Literal, get_args
 
 from torch import Tensor
 
+from methods.ability import NOTHING, Ability
 from methods.base import KV, Dense, Engine, Executed, Hop, Plan, Reuse, Rope, Rows, Shape, Snapshot, StateBytes
 from methods.limits import Limits
 from methods.options import one_of
@@ -88,6 +89,10 @@ class FullReuse:
 
     def state_bytes(self) -> StateBytes:
         return StateBytes(base=self._prefixes.nbytes)
+
+    @property
+    def requires(self) -> frozenset[Ability]:
+        return NOTHING
 
     @property
     def captures(self) -> frozenset[int]:

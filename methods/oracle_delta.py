@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from kernels.factor import factorise
+from methods.ability import Ability
 from methods.base import KV, Engine, FreshRows, Hop, Plan, Reuse, Rows, RowSchedule, Shape
 from methods.corrected import Corrected
 from methods.frame import Blend, Frame
@@ -49,6 +50,10 @@ class OracleDelta(Recompute):
     def bind(self, shape: Shape, seed: int) -> None:
         super().bind(shape, seed)
         self._frame = Frame("derotated", "fp32", shape.rope)
+
+    @property
+    def requires(self) -> frozenset[Ability]:
+        return frozenset({Ability.oracle})
 
     def rows(self, hop: Hop, reused: Mapping[int, KV], engine: Engine) -> RowSchedule:
         return FreshRows()

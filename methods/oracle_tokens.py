@@ -12,6 +12,7 @@ from typing import get_args
 import torch
 from torch import Tensor
 
+from methods.ability import Ability
 from methods.base import KV, Engine, Hop
 from methods.checked import Checked
 from methods.options import one_of
@@ -34,6 +35,10 @@ class OracleTokens(Checked):
         """Raises ValueError for a value outside its range or its list of names."""
         super().__post_init__()
         one_of("score", self.score, get_args(Part))
+
+    @property
+    def requires(self) -> frozenset[Ability]:
+        return super().requires | {Ability.oracle}
 
     def scored(self, hop: Hop, reused: Mapping[int, KV], engine: Engine) -> Score:
         rope, truth = self.bound.shape.rope, engine.oracle(hop.prompt)

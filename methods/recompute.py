@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from methods.ability import Ability
 from methods.base import (
     KV,
     Dense,
@@ -105,6 +106,10 @@ class Recompute(ABC):
 
     def notes(self) -> Mapping[str, float]:
         return {}
+
+    @property
+    def requires(self) -> frozenset[Ability]:
+        return frozenset({Ability.row_schedule})
 
     @property
     def captures(self) -> frozenset[int]:

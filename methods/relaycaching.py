@@ -20,6 +20,7 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
+from methods.ability import Ability
 from methods.base import Dense, Engine, Executed, Hop, Plan, Probe, Reuse, RowView, Selection, Shape, Source
 from methods.limits import Limits
 from methods.options import at_least, one_of
@@ -185,6 +186,10 @@ class RelayCaching(Relayed):
         # A label at the prompt's end may belong to the output's span, hence all rows after the last span.
         scores[spans_end:] = executed.attention(begin, held, range(start, end + 1))[spans_end:]
         return scores
+
+    @property
+    def requires(self) -> frozenset[Ability]:
+        return frozenset({Ability.row_schedule, Ability.hidden_states, Ability.attention})
 
     @property
     def captures(self) -> frozenset[int]:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from methods.ability import NOTHING, Ability
 from methods.base import (
     Dense,
     Engine,
@@ -185,6 +186,10 @@ class Ridge:
         """``requests``: fewest that an edge of the hop has seen; ``gate``: the largest expected error; ``applied``:
         share of the corrections that evidence lets through, mean over keys, values, layers and spans."""
         return self._notes
+
+    @property
+    def requires(self) -> frozenset[Ability]:
+        return frozenset({Ability.row_schedule}) if self.recompute else NOTHING
 
     @property
     def captures(self) -> frozenset[int]:

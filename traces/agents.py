@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from traces.arrivals import arrivals
-from traces.graph import links
+from traces.arrivals import PROCESSES, arrivals
+from traces.graph import GRAPHS, links
 from traces.schema import Piece, Request, Trace, TraceError
 
 
@@ -48,6 +49,13 @@ class Agents:
         for name in ("system_tokens", "private_tokens", "glue_tokens", "tail_tokens", "seed"):
             if getattr(self, name) < 0:
                 raise TraceError(f"{name} must be at least 0, got {getattr(self, name)}")
+        for name in ("qps", "burstiness"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise TraceError(f"{name} must be positive, got {getattr(self, name)}")
+        if self.graph not in GRAPHS:
+            raise TraceError(f"graph must be one of {', '.join(GRAPHS)}, got {self.graph!r}")
+        if self.arrivals not in PROCESSES:
+            raise TraceError(f"arrivals must be one of {', '.join(PROCESSES)}, got {self.arrivals!r}")
         if self.rounds > 1 and self.graph != "loop":
             raise TraceError(f"rounds={self.rounds} needs graph=loop, the others would repeat the same round")
         if self.final and self.agents < 2:
@@ -67,11 +75,8 @@ class Agents:
         return out
 
     def trace(self) -> Trace:
-        """The requests, in order of arrival and hop. Raises TraceError for an unknown graph or arrival process."""
-        try:
-            calls = self.calls()
-        except ValueError as error:
-            raise TraceError(str(error)) from error
+        """The requests, in order of arrival and hop."""
+        calls = self.calls()
         random = np.random.default_rng(self.seed)
         times = arrivals(self.arrivals, self.trajectories, self.qps / len(calls), self.burstiness, random)
         requests = [r for t, time in enumerate(times.tolist()) for r in self._trajectory(t, time, calls)]

@@ -14,20 +14,25 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from harness.backends.hf_attention import install
 from harness.backends.hf_cache import RowCache
+from harness.backends.hf_facts import ModelSource, choose_device
 from harness.backends.hf_place import Place
+from harness.backends.hf_rope import shape_of
 from harness.backends.hf_vision import Eye, MediaReader
 from harness.clock import Clock, Stopwatch
+from harness.fit import check_kernels, check_method
 from harness.media import Media
 from harness.records import MediaRecord
-from kernels.dispatch import Implementation
-from methods.base import KV, Dense, FreshRows, Plan, Reuse, RowView, Shape
+from harness.service import Served, Service
+from kernels.dispatch import Implementation, using
+from methods.ability import Ability
+from methods.base import KV, Dense, FreshRows, Method, Plan, Reuse, RowView, Shape
 from methods.segment import Prompt
 
 
@@ -110,6 +115,7 @@ class HF:
     block: int = 1024
     kernels: str = "auto"
     poison: bool = False
+    offers: ClassVar[frozenset[Ability]] = frozenset(Ability)
     model: Any = field(default=None, init=False, repr=False, compare=False)
     eye: Eye | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -146,6 +152,23 @@ class HF:
         else:
             with self.eye.showing(media) as records:
                 yield records
+
+    def check(self, source: ModelSource, method: Method, label: str, seed: int) -> Served:
+        """See :class:`harness.service.Server`: every method runs here, if its options fit the model."""
+        facts = source.facts()
+        check_kernels(self.kernels, choose_device(source.device))
+        check_method(method, label, source.name, facts, seed)
+        return Served(facts.context, facts.vocab, source.tokenizer())
+
+    @contextmanager
+    def serve(self, source: ModelSource, method: Method, label: str, seed: int) -> Iterator[Service]:
+        """One call at a time, see :class:`harness.backends.hf_service.HFService`."""
+        from harness.backends.hf_service import HFService  # which runs hops on this engine
+
+        loaded = source.load()
+        self.attach(loaded.model, shape_of(loaded.model), loaded.reader)
+        with using(self.kernels):
+            yield HFService(self, loaded, method, seed)
 
     @torch.no_grad()
     def encode(self, ids: Sequence[int]) -> KV:

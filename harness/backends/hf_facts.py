@@ -10,6 +10,7 @@ import contextlib
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from harness.errors import UserError
@@ -86,6 +87,10 @@ class ModelSource(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def device(self) -> str:
+        """As configured, see :func:`choose_device`."""
+
     def facts(self) -> ModelFacts:
         """Options, files and architecture, checked without reading weights."""
 
@@ -96,6 +101,9 @@ class ModelSource(Protocol):
         """How the model reads pictures and clips, for the same purpose; None if it reads text only."""
 
     def load(self) -> LoadedModel: ...
+
+    def folder(self) -> Path:
+        """The model as a folder of safetensors, config and tokenizer, for engines that load it themselves."""
 
 
 def choose_device(option: str) -> torch.device:

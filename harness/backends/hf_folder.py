@@ -14,6 +14,7 @@ from harness.errors import UserError
 
 if TYPE_CHECKING:
     from harness.backends.hf_vision import MediaReader
+    from methods.base import Rope
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -118,7 +119,7 @@ def check_config(config: Any, option: str) -> None:
         )
     if windowed and not kinds:
         raise UserError(f"{what} has a sliding window of {text.sliding_window} tokens; set it to null in its config.")
-    _try_miniature(config, what)
+    miniature_rope(config, what)
 
 
 def folder_reader(folder: Path, option: str) -> MediaReader | None:
@@ -221,8 +222,13 @@ def _complete(file: Path) -> bool:
     return bool(size == 8 + length + end)
 
 
-def _try_miniature(config: Any, what: str) -> None:
-    """Build the same layers with one head and few features, random weights, and look at the keys they cache."""
+def miniature_rope(config: Any, what: str) -> Rope:
+    """The rotary facts of an architecture: the same layers are built with one head, few features and random weights,
+    and the keys they cache are looked at.
+
+    Raises:
+        UserError: it is not built like a Llama or Qwen2 decoder, or its keys are not rotated by one table.
+    """
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -238,7 +244,7 @@ def _try_miniature(config: Any, what: str) -> None:
     try:
         with quiet(), torch.random.fork_rng(devices=[]):
             model = AutoModelForCausalLM.from_config(small, dtype=torch.float32).eval()
-            read_rope(model, what)
+            return read_rope(model, what)
     except UserError:
         raise
     except Exception as error:  # whatever an unknown architecture raises, the answer to the user is the same

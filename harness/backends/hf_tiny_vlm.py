@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from harness.backends.hf_facts import LoadedModel, ModelFacts, ModelSource, quiet
@@ -75,6 +76,9 @@ class TinyVLM:
         size = {"height": TILE, "width": TILE}
         images = LlavaOnevisionImageProcessorPil(size=size, image_grid_pinpoints=config.image_grid_pinpoints)
         return MediaReader(config, images)
+
+    def folder(self) -> Path:
+        raise UserError("model=tiny_vlm exists in the transformers engine only; use backend=hf")
 
     def load(self) -> LoadedModel:
         facts, loaded = self.facts(), self._inner.load()

@@ -163,7 +163,8 @@ def exhibits(folder: Path = CONF / "experiment") -> list[Exhibit]:
                     panels=tuple(Panel(str(p["x"]), str(p["y"])) for p in said["panels"]),
                     baseline=str(said.get("baseline", "dense")),
                     lines=tuple(str(line) for line in config.get("points", ())),
-                    fixed={k: config.get(k, default) for k, default in MODE.items() if k not in _swept(config)},
+                    fixed={k: config.get(k, default) for k, default in MODE.items() if k not in _swept(config)}
+                    | {"task.name": o["override /task"] for o in config.get("defaults", ()) if "override /task" in o},
                 )
             )
         except (KeyError, TypeError) as error:

@@ -169,6 +169,26 @@ def _overhead(run: Run) -> Value | None:
     return None if run.summary.speedup is None else Value(100 * run.summary.speedup.correction_share)
 
 
+def _waited(which: str, percentile: str, factor: float = 1.0) -> Callable[[Run], Value | None]:
+    """Of a replayed trace, with its own interval over whole trajectories."""
+
+    def of(run: Run) -> Value | None:
+        spread = None if run.summary.serving is None else getattr(run.summary.serving, which)
+        if spread is None:
+            return None
+        ends = getattr(spread, f"{percentile}_ci95")
+        return Value(getattr(spread, percentile), *ends).scaled(factor)
+
+    return of
+
+
+def _goodput(run: Run) -> Value | None:
+    if run.summary.serving is None:
+        return None
+    good = run.summary.serving.goodput
+    return Value(good.share, *good.share_ci95).scaled(100)
+
+
 def _fidelity(field: str, take: Callable[[HopLine], float | None], factor: float) -> Callable[[Run], Value | None]:
     def of(run: Run) -> Value | None:
         f = run.summary.fidelity
@@ -209,6 +229,10 @@ QUANTITIES: dict[str, Quantity] = {
         Quantity("prefix", "prefix, %", "common prefix with dense, % of the output",
                  _fidelity("prefix_share", _prefix, 100), share=True),
         Quantity("ttft", "TTFT, ms", "median TTFT after the first hop, ms", _ttft),
+        Quantity("wait", "TTFT p50, s", "TTFT of calls with a source, p50, s", _waited("ttft_downstream_s", "p50")),
+        Quantity("wait90", "TTFT p90, s", "TTFT of calls with a source, p90, s", _waited("ttft_downstream_s", "p90")),
+        Quantity("trajectory", "trajectory p50, s", "arrival to last token, p50, s", _waited("trajectory_s", "p50")),
+        Quantity("goodput", "goodput, %", "trajectories within the limit, %", _goodput, share=True),
         Quantity("e2e", "request, s", "end to end per request, s", _e2e),
         Quantity("throughput", "tokens/s", "prompt and output tokens per second", _throughput),
         Quantity("speedup", "speed-up", "TTFT of dense / TTFT of reuse", _speedup),

@@ -46,13 +46,17 @@ def plot(source: Path, target: Path) -> None:
         left.plot(observed, values, label=f"{method}: values", **{**style, "linestyle": "--"})
     left.axhline(1.0, color="grey", linewidth=1)
     left.set(xscale="log", xlabel="requests observed", ylabel="delta energy that remains (1: rotation alone)")
+    left.set_xticks(made.observed, [str(count) for count in made.observed])
+    left.set_xticks([], minor=True)
     left.legend(fontsize="small")
     known = [(hop.expected, hop.error) for hop in made.foreseen if hop.expected is not None]
     if known:
         right.scatter(*zip(*known, strict=True), s=10, color=look("ridge")["color"])
-        most = max(max(pair) for pair in known)
-        right.plot([0, most], [0, most], color="grey", linewidth=1)
-    right.set(xlabel="expected relative KV error", ylabel="true relative KV error")
+        ends = [f(f(pair) for pair in known) for f in (min, max)]
+        right.plot(ends, ends, color="grey", linewidth=1)
+    order = next((gate for gate in made.gates if gate.gate == "ridge"), None)
+    title = "" if order is None else f"rank correlation {order.rank_correlation:.2f}"
+    right.set(xlabel="expected relative KV error", ylabel="true relative KV error", title=title)
     target.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(target, dpi=150)
     pyplot.close(figure)

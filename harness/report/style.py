@@ -11,9 +11,9 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", INK
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES = ("-", "--", ":", "-.")
 METHODS = (
-    "kvcmas", "kvcomm", "graphflow", "kamera", "cacheblend", "epic", "dense", "full_reuse",
+    "kvcmas", "kvcomm", "ridge", "kamera", "cacheblend", "epic", "dense", "full_reuse",
     "droidspeak", "relaycaching", "agentkvshift", "random_tokens", "oracle_tokens", "oracle_delta",
-    "mean_delta", "nearest_anchor", "ridge",
+    "mean_delta", "nearest_anchor", "graphflow",
 )  # fmt: skip
 PLAIN: dict[Any, Any] = {
     "pdf.fonttype": 42, "svg.fonttype": "none", "font.size": 9, "axes.labelsize": 8.5, "font.family": "DejaVu Sans",

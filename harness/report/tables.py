@@ -85,6 +85,8 @@ def marks(run: Run) -> Cell:
         found.append("unverified" if run.summary.verified is None else "failed verification")
     if run.failed:
         found.append(f"{run.failed} of {run.summary.n} failed")
+    if run.summary.serving is not None and run.summary.serving.simulated:
+        found.append("simulation")
     if run.shards > 1:
         found.append(f"{run.shards} shards")
     found += run.notes

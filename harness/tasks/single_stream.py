@@ -74,7 +74,7 @@ class StreamScript:
         self.steps = self.workflow.steps(task.agents, final=False)
         self.tokenizer = tokenizer
         self._samples = task.samples if limit is None else min(task.samples, limit)
-        self._text = _real_text(tokenizer)
+        self._text = real_text(tokenizer)
         self._seed = seed
         cut = self._cut
         self._system = [cut(f"system {i}", task.system_tokens) for i in range(task.agents)]
@@ -141,7 +141,7 @@ class StreamScript:
         return Verdict(self.text(ids), True)
 
 
-def _real_text(tokenizer: Any) -> list[list[int]]:
+def real_text(tokenizer: Any) -> list[list[int]]:
     """Sentences of the embedded GSM8K sample as ids, the stuff that prompts of any length are cut from."""
     source = resources.files("harness") / "data" / "gsm8k_sample.jsonl"
     lines = source.read_text(encoding="utf-8").splitlines()

@@ -111,3 +111,12 @@ def test_reuse_of_a_share_takes_the_hops_that_a_gate_trusts() -> None:
 def test_wrong_options_are_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert analyse.main(words) == 2
     assert message in capsys.readouterr().err
+
+
+def test_the_figure_of_the_readme_is_that_of_the_analysis_beside_it(tmp_path: Path) -> None:
+    source = Path(__file__).parents[2] / "results" / "ridge-smollm2-gsm8k.json"
+    assert draw([str(source), "--out", str(tmp_path / "ridge.png")]) == 0
+    points = lines(msgspec.json.decode(source.read_bytes(), type=Analysis))
+    assert [count for count, *_ in points["ridge"]] == [4, 16, 64]
+    readme, (_, keys, values) = (source.parents[1] / "README.md").read_text(), points["ridge"][-1]
+    assert f"| `ridge` | {keys:.2f} / {values:.2f} |" in readme

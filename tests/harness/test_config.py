@@ -14,7 +14,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 
-from harness.config import COMPONENTS, CONF, GROUPS, MODES, Config, register
+from harness.config import COMPONENTS, CONF, GROUPS, MODES, OPTIONAL, Config, register
 from harness.identity import digest, identify
 from harness.signature import Signature
 from harness.validate import Parts, build
@@ -68,7 +68,7 @@ def test_schema_and_help_list_the_same_options() -> None:
     text = OmegaConf.load(CONF / "hydra" / "help" / "kvcmas.yaml")["template"]
     options = text[text.index("Options\n") : text.index("Flags\n")].splitlines()[1:]
     named = {line.split("=")[0].strip() for line in options if line.strip()}
-    assert named == {f.name for f in fields(Config)} - set(GROUPS) - OF_EXPERIMENTS
+    assert named == {f.name for f in fields(Config)} - set(GROUPS) - set(OPTIONAL) - OF_EXPERIMENTS
 
 
 def test_defaults_are_those_of_the_schema(composed: Composer) -> None:
@@ -183,4 +183,4 @@ def test_schema_version_starts_afresh(composed: Composer, monkeypatch: pytest.Mo
 
 
 def test_parts_are_the_components() -> None:
-    assert tuple(f.name for f in fields(Parts)) == COMPONENTS
+    assert tuple(f.name for f in fields(Parts)) == (*COMPONENTS, *OPTIONAL)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from harness.backends.hf import HF, Run
 from harness.clock import Stopwatch
-from harness.trajectory import _Encoder
+from harness.hop import Encoder
 from kernels.attention import attend
 from methods.agentkvshift import AgentKVShift
 from methods.base import KV, Hop, Probe, Reuse, RowSchedule, RowView, Selection, Source
@@ -81,7 +81,7 @@ def execute(engine: HF, method: Any, rows: dict[int, KV] | None = None, prompt: 
     sources = {span.id: Source("source", 0, rows[i]) for i, span in spans.items() if span is not None}
     method = copy.deepcopy(method)
     method.bind(engine.shape, 0)
-    encoder = _Encoder(engine, Stopwatch(engine.clock))
+    encoder = Encoder(engine, Stopwatch(engine.clock))
     plan = method.plan(Hop("t0", 1, "reader", prompt, sources), encoder)
     watched = Watched(plan.schedule)
     run = engine.run(prompt, Reuse(plan.rows, watched), GREEDY)

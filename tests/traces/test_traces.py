@@ -144,7 +144,7 @@ def test_broken_files_are_named(line: str, says: str, tmp_path: Path, capsys: py
         ("agents --agents 1", "agents must be at least 2"),
         ("agents --rounds 2", "needs graph=loop"),
         ("agents --graph star", "graph must be one of"),
-        ("agents --qps 0", "rate and burstiness must be positive"),
+        ("agents --qps 0", "qps must be positive"),
         ("agents --arrivals never", "arrivals must be one of"),
         ("agents --shared-tokens 0", "shared_tokens must be at least 1"),
         ("paper --qps -1", "must be positive"),

@@ -1,0 +1,179 @@
+"""The transformers engine as a service: one call at a time, the one that was due first.
+
+It does not batch and does not interrupt a call: what waits meanwhile is queueing, and what a method learns after a call
+holds up the next one.
+"""
+
+from __future__ import annotations
+
+import copy
+import heapq
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from harness.backends.hf import HF, Decoding
+from harness.backends.hf_facts import LoadedModel
+from harness.hop import HopRun, handed
+from harness.provenance import ModelFacts
+from harness.service import Answer, Call, EngineFigures, Failed
+from harness.traffic.occupancy import covered, mean_and_peak
+from kernels.dispatch import describe
+from methods.base import Hop, Method, Source, StateBytes
+
+
+@dataclass
+class Held:
+    """Caches of one trajectory by (hop, span), each until its last reader has run."""
+
+    kept: dict[tuple[int, str], tuple[Source, int]] = field(default_factory=dict)
+
+    def sources(self, wanted: Mapping[str, int]) -> dict[str, Source]:
+        return {span: self.kept[hop, span][0] for span, hop in wanted.items() if (hop, span) in self.kept}
+
+    def drop_used(self, index: int) -> None:
+        self.kept = {key: entry for key, entry in self.kept.items() if entry[1] > index}
+
+    @property
+    def nbytes(self) -> int:
+        return sum(source.kv.nbytes + sum(h.nbytes for h in source.hidden.values()) for source, _ in self.kept.values())
+
+
+@dataclass
+class Log:
+    """Intervals on the clock since :meth:`HFService.begin`: in the queue, at work."""
+
+    waiting: list[tuple[float, float]] = field(default_factory=list)
+    running: list[tuple[float, float]] = field(default_factory=list)
+    held_bytes_peak: int = 0
+
+
+class HFService:
+    """See :class:`harness.service.Service`."""
+
+    simulated = False
+    label = "hf, one call at a time"
+
+    def __init__(self, backend: HF, loaded: LoadedModel, method: Method, seed: int) -> None:
+        self.backend, self.loaded, self.pristine, self.seed = backend, loaded, method, seed
+        self.reset(0)
+
+    @property
+    def layers(self) -> int:
+        return self.backend.shape.layers
+
+    @property
+    def model(self) -> ModelFacts:
+        loaded = self.loaded
+        return ModelFacts(
+            id=loaded.facts.name,
+            revision=loaded.facts.revision,
+            dtype=str(loaded.dtype).removeprefix("torch."),
+            device=str(loaded.device),
+            attention=loaded.model.config._attn_implementation,
+            kernels=describe(self.backend.shape.device),
+        )
+
+    def reset(self, repeat: int) -> None:
+        self.method = copy.deepcopy(self.pristine)
+        self.method.bind(self.backend.shape, self.seed + repeat)
+        self.queue: list[tuple[float, int, Call, float]] = []
+        self.held: dict[str, Held] = {}
+        self.count = 0
+        self.begin()
+
+    def begin(self) -> None:
+        self.epoch = self.backend.clock.now()
+        self.free_s = 0.0
+        self.log = Log()
+
+    def now(self) -> float:
+        return self.backend.clock.now() - self.epoch
+
+    def submit(self, call: Call) -> None:
+        # While the engine was at work nobody could hand it anything: that time is the queue's.
+        late_s = max(0.0, self.now() - max(call.due_s, self.free_s))
+        heapq.heappush(self.queue, (call.due_s, self.count, call, call.due_s + late_s))
+        self.count += 1
+
+    def advance(self, until_s: float) -> Sequence[Answer | Failed]:
+        if not self.queue:
+            if until_s != float("inf"):
+                time.sleep(max(0.0, until_s - self.now()))
+            return ()
+        _, _, call, dispatched_s = heapq.heappop(self.queue)
+        started_s = self.now()
+        try:
+            result: Answer | Failed = self._run(call, dispatched_s, started_s)
+        except (torch.OutOfMemoryError, MemoryError) as error:
+            result = self._failed(call, error, out_of_memory=True)
+        except Exception as error:  # a call that fails is an answer of its own; the others go on
+            result = self._failed(call, error)
+        self.free_s = self.now()
+        self.log.waiting.append((dispatched_s, started_s))
+        self.log.running.append((started_s, self.free_s))
+        return (result,)
+
+    def end(self, trajectory: str) -> None:
+        self.method.end(trajectory)
+        self.held.pop(trajectory, None)
+        self.free_s = self.now()
+
+    def state_bytes(self) -> StateBytes:
+        return self.method.state_bytes()
+
+    def figures(self) -> EngineFigures:
+        seconds = self.now()
+        waiting_mean, waiting_max = mean_and_peak(self.log.waiting, seconds)
+        running_mean, running_max = mean_and_peak(self.log.running, seconds)
+        return EngineFigures(
+            seconds=seconds,
+            busy_share=covered(self.log.running) / seconds if seconds > 0 else None,
+            waiting_mean=waiting_mean,
+            waiting_max=waiting_max,
+            running_mean=running_mean,
+            running_max=running_max,
+            held_bytes_peak=self.log.held_bytes_peak,
+        )
+
+    def _run(self, call: Call, dispatched_s: float, started_s: float) -> Answer:
+        held = self.held.setdefault(call.trajectory, Held())
+        upstream, first = held.sources(call.upstream), held.sources(call.first)
+        hop = Hop(call.trajectory, call.index, call.agent, call.prompt, upstream, first, call.warmup)
+        going = HopRun(self.method, self.backend, hop)
+        going.decide()
+        run = going.execute(Decoding(call.output_tokens))
+        ended_s = self.now()
+
+        def hand_on() -> None:
+            for keep in call.keeps:
+                source = handed(call.agent, call.index, run, keep.start, keep.stop)
+                held.kept[call.index, keep.span] = source, keep.until
+            held.drop_used(call.index)
+            self.log.held_bytes_peak = max(self.log.held_bytes_peak, sum(h.nbytes for h in self.held.values()))
+
+        going.learn(run, hand_on)
+        return Answer(
+            id=call.id,
+            route=going.route,
+            dispatched_s=dispatched_s,
+            started_s=started_s,
+            first_token_s=run.first_token_at - self.epoch,
+            ended_s=ended_s,
+            learned_s=self.now(),
+            output_ids=run.output_ids,
+            fresh_token_layers=sum(run.fresh_rows),
+            phases=going.phases(run),
+            notes=going.notes(),
+        )
+
+    def _failed(self, call: Call, error: BaseException, out_of_memory: bool = False) -> Failed:
+        text = str(error).strip().splitlines()
+        message = f"{type(error).__name__}: {text[0] if text else 'no message'}"
+        found = Failed(call.id, self.now(), message, out_of_memory, traceback.format_exc())
+        if self.backend.shape.device.type == "cuda":
+            torch.cuda.empty_cache()
+        return found
