@@ -163,8 +163,7 @@ def exhibits(folder: Path = CONF / "experiment") -> list[Exhibit]:
                     panels=tuple(Panel(str(p["x"]), str(p["y"])) for p in said["panels"]),
                     baseline=str(said.get("baseline", "dense")),
                     lines=tuple(str(line) for line in config.get("points", ())),
-                    fixed={k: config.get(k, default) for k, default in MODE.items() if k not in _swept(config)}
-                    | {"task.name": o["override /task"] for o in config.get("defaults", ()) if "override /task" in o},
+                    fixed=_fixed(config),
                 )
             )
         except (KeyError, TypeError) as error:
@@ -289,6 +288,13 @@ def _same_choices(point: Point, here: Sequence[Placed]) -> bool:
     """Whether the point is of the block's task: an experiment over several tasks has a block for each."""
     wanted = {k: v for k, v in point.choices.items() if k in ("task",)}
     return all(wanted == {k: v for k, v in p.point.choices.items() if k in ("task",)} for p in here[:1])
+
+
+def _fixed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Modes of the experiment, where it does not go through them, and its task, where it names one."""
+    found = {k: config.get(k, default) for k, default in MODE.items() if k not in _swept(config)}
+    tasks = [entry["override /task"] for entry in config.get("defaults", ()) if "override /task" in entry]
+    return found | ({"task.name": tasks[0]} if tasks else {})
 
 
 def _swept(config: Mapping[str, Any]) -> Mapping[str, Any]:
