@@ -41,9 +41,7 @@ def run(cfg: DictConfig, folder: Path) -> int:
     names = Choices.current()
     if locate("task", cfg.task._target_) is TraceTask:
         if cfg.shard is not None:
-            raise UserError(
-                f"shard={cfg.shard}: the load of a trace is one stream and cannot be split; use repeats or seed"
-            )
+            raise UserError(f"shard={cfg.shard}: the load of a trace is one stream and cannot be split; leave it out")
         return replay(cfg, names, folder)
     if cfg.get("trace") is not None:
         raise UserError(f"trace: nothing but task=trace replays a trace; leave it out, or replace task={names.task}")
