@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import repeat
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from harness.report.claims import Evidence, Verdict, verdicts
 from harness.report.collect import Collected, Problem, collect
-from harness.report.drawing import Drawing, save
+from harness.report.drawing import Drawing, as_svg, save
 from harness.report.exhibit import Block, Exhibit, blocks, exhibits
 from harness.report.figure import block_panels, legend
-from harness.report.grid import Grid
 from harness.report.page import Page, Part, Section, Swatch
 from harness.report.ranks import Ranks, read_ranks
 from harness.report.shards import merged
@@ -28,6 +31,7 @@ from harness.report.special import (
 from harness.report.tables import all_runs, block_grid, problem_grid, provenance_grid
 from harness.reported import Reported, read_reported
 
+FEW = 4  # figures that are not worth a process
 SHAPES = {
     "o": '<circle cx="15" cy="6" r="4" {0}/>',
     "s": '<rect x="11" y="2" width="8" height="8" {0}/>',
@@ -67,10 +71,26 @@ def make(places: Sequence[Path], analyses: Path, out: Path) -> Made:
     drawn = [(part.grid.name, part.drawings) for s in sections for part in s.parts if part.drawings]
     for grid in grids:
         grid.save(out / "tables")
-    figures = [path for name, drawings in drawn for path in save(drawings, out / "figures", name)]
-    page = Page(sections, len(found.runs), found.folders, len(problems), Counter(v.verdict for v in judged))
+    svgs, figures = _draw_all(drawn, out / "figures")
+    page = Page(sections, len(found.runs), found.folders, len(problems), Counter(v.verdict for v in judged), svgs)
     page.save(out / "report.html")
     return Made(len(found.runs), len(grids), len(figures) // 2, problems)
+
+
+def _draw_all(drawn: Sequence[tuple[str, Sequence[Drawing]]], folder: Path) -> tuple[dict[str, list[str]], list[Path]]:
+    """SVGs by the name of their grid, and the files; on all cores where there is much to draw."""
+    names, drawings = [name for name, _ in drawn], [d for _, d in drawn]
+    workers = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1, len(drawn) // FEW)
+    if workers > 1:
+        with ProcessPoolExecutor(workers, get_context("fork")) as pool:
+            made = list(pool.map(_drawn, names, drawings, repeat(folder)))
+    else:
+        made = list(map(_drawn, names, drawings, repeat(folder)))
+    return {name: svgs for name, (svgs, _) in zip(names, made, strict=True)}, [f for _, files in made for f in files]
+
+
+def _drawn(name: str, drawings: Sequence[Drawing], folder: Path) -> tuple[list[str], list[Path]]:
+    return [as_svg(drawing, name) for drawing in drawings], save(drawings, folder, name)
 
 
 def _sections(
@@ -163,7 +183,3 @@ def _swatch(label: str, style: dict[str, Any]) -> Swatch:
     fill = f'fill="var(--paper)" stroke="{colour}" stroke-width="1.5"' if hollow else f'fill="{colour}"'
     return Swatch(label, colour, SHAPES.get(str(style["marker"]), "").format(fill), hollow,
                   str(style["linestyle"]))  # fmt: skip
-
-
-def grids(page: Page) -> list[Grid]:
-    return [part.grid for section in page.sections for part in section.parts]

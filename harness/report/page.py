@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from harness.report.drawing import Drawing, as_svg
+from harness.report.drawing import Drawing
 from harness.report.grid import Grid
 from harness.report.quantity import QUANTITIES
 
@@ -62,23 +61,30 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
+    """Attributes:
+    runs, folders, problems, verdicts: how many of each. svgs: panels, by the name of their table.
+    """
+
     sections: Sequence[Section]
     runs: int
     folders: int
     problems: int
     verdicts: Counter[str]
+    svgs: Mapping[str, Sequence[str]]
 
     def html(self) -> str:
         environment = Environment(
             loader=FileSystemLoader(Path(__file__).parent),
             autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         )  # fmt: skip
-        return environment.get_template(TEMPLATE).render(page=self, svg=_svg, quantities=list(QUANTITIES.values()))
+        return environment.get_template(TEMPLATE).render(
+            page=self, svgs=self._marked(), quantities=list(QUANTITIES.values())
+        )
+
+    def _marked(self) -> dict[str, list[Markup]]:
+        """By the name of a grid; made by this program, from numbers and escaped labels."""
+        return {name: list(map(Markup, svgs)) for name, svgs in self.svgs.items()}
 
     def save(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(self.html(), encoding="utf-8")
-
-
-def _svg(drawing: Drawing, name: str) -> Any:
-    return Markup(as_svg(drawing, name))

@@ -95,7 +95,7 @@ def rank_drawings(found: Ranks) -> list[Drawing]:
 
 
 def verdict_grid(found: Sequence[Verdict]) -> Grid:
-    heads = ("quantity", "verdict", "paper", "ours", "ours / paper", "of", "setting", "why", "command")
+    heads = ("quantity", "setting", "verdict", "paper", "ours", "ours / paper", "why", "of", "command")
     rows = []
     for v in sorted(found, key=lambda v: list(VERDICTS).index(v.verdict)):
         r = v.reported
@@ -105,14 +105,14 @@ def verdict_grid(found: Sequence[Verdict]) -> Grid:
         paper = Cell(f"{r.value:g} {r.unit}", title=r.kind)
         why = v.why if v.ours is None or not v.ours.reasons or not v.ours.remark else f"{v.why}; {v.ours.remark}"
         verdict = Cell(v.verdict, mark=VERDICTS[v.verdict][1])
-        rows.append((Cell(r.quantity, title=r.id), verdict, paper, ours, ratio, Cell(of), Cell(r.setting), Cell(why),
+        rows.append((Cell(r.quantity, title=r.id), Cell(r.setting), verdict, paper, ours, ratio, Cell(why), Cell(of),
                      Cell(v.command)))  # fmt: skip
     notes = (
         "reproduced: under the paper's conditions, inside our 95 % interval or within a tenth; differs: under its "
         "conditions, neither; not comparable: another model, length, machine or sample, as said; no run: nothing here "
         "measures it yet. Brackets are 95 % intervals.",
     )
-    return Grid("paper", heads, tuple(rows), frozenset({4}), notes)
+    return Grid("paper", heads, tuple(rows), frozenset({5}), notes)
 
 
 def verdict_drawing(found: Sequence[Verdict]) -> Drawing | None:
