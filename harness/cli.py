@@ -154,7 +154,8 @@ class Job:
         # In another process the folder is resolved before the job is called.
         register()
         self.__dict__.update(state)
-        sys.argv = [sys.argv[0], *self.words]  # for the provenance
+        if self.words:
+            sys.argv = [sys.argv[0], *self.words]  # for the provenance
 
 
 def refuse_foreign_kernels() -> None:
