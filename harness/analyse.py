@@ -1,19 +1,9 @@
-"""``python -m harness.analyse ridge model=... task=...``: how well corrections predict deltas, on real hops.
+"""``python -m harness.analyse <subject> model=... task=...``: questions about caches that no single run answers.
 
-Requests run dense once. Their hops are then shown to every method as if it had run them, and each corrects hops that
-it has not seen: delta energy that remains (1 is rotation alone) against requests observed, KL of the first token
-against dense with paired intervals, state bytes, and how well the gate's expected error foretells the true one.
-Options besides those of a run (``method`` is not one):
+    ridge    how well corrections predict deltas: energy that remains, first-token KL, gates
+    rank     how many components deltas and caches have, by layer, before and after rotation
 
-    observed=4,16,64     requests observed before each evaluation; the last count is also that of the KL table
-    held_out=64          requests that no method observes
-    hops=2               hops of a trajectory that run, from the first on; those with a source are looked at
-    shift=<task>         questions of another task under the same roles, which a fitted method meets; also shift_source=
-    kl=true              run every held-out hop under every method as well (slower)
-    out=<path>           where to write (default: results/analysis/ridge-<model>-<task>.json)
-
-Outputs of earlier agents are looked at too if workflow.max_new_tokens is above 1. ``limit`` is not needed: as many
-samples are read as the counts ask for.
+``python -m harness.analyse <subject> --help`` lists the options of one. The result is a file in results/analysis.
 """
 
 from __future__ import annotations
@@ -22,75 +12,42 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from importlib import import_module
 
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from harness.cli import INTERRUPTED, USAGE, refuse_foreign_kernels
-from harness.config import Choices
 from harness.errors import UserError
 from harness.explain import CommandLine, explain
 from harness.hint import nearest
 
-SUBJECTS = ("ridge",)
-OWN = ("observed", "held_out", "hops", "shift", "shift_source", "kl", "out")
-
-
-@dataclass(frozen=True)
-class Options:
-    """Options of an analysis that a run does not have; ``out`` None is the default place."""
-
-    observed: tuple[int, ...] = (4, 8, 16, 32, 64)
-    held_out: int = 64
-    hops: int = 2
-    shift: str | None = None
-    shift_source: str | None = None
-    kl: bool = True
-    out: str | None = None
-
-    @classmethod
-    def parse(cls, words: Sequence[str]) -> Options:
-        """Raises UserError for a value that does not fit."""
-        given = dict(word.split("=", 1) for word in words)
-        try:
-            observed = tuple(int(n) for n in given.get("observed", "4,8,16,32,64").split(","))
-            held_out, hops = int(given.get("held_out", cls.held_out)), int(given.get("hops", cls.hops))
-        except ValueError as error:
-            raise UserError(f"observed, held_out and hops must be integers ({error})") from error
-        if min(observed) < 1 or list(observed) != sorted(set(observed)):
-            raise UserError(f"observed={given['observed']}: expected rising counts from 1 on, such as 4,16,64")
-        if held_out < 2 or hops < 2:
-            raise UserError(f"held_out={held_out} hops={hops}: both must be at least 2")
-        kl = given.get("kl", "true")
-        if kl not in ("true", "false"):
-            raise UserError(f"kl={kl}: expected true or false")
-        if "shift_source" in given and "shift" not in given:
-            raise UserError(f"shift_source={given['shift_source']}: give shift=<task> too")
-        places = given.get("shift"), given.get("shift_source")
-        return cls(observed, held_out, hops, *places, kl == "true", given.get("out"))
+# Each has OWN, COMPARES, HELP and analyse(asked, words); what is expensive is imported by the last.
+SUBJECTS = {"ridge": "harness.analysis.ridge_options", "rank": "harness.analysis.rank_options"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Analyse as ``arguments`` (those of the process by default) say; returns the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if not words or {"-h", "--help"} & set(words):
+    wants_help = not words or bool({"-h", "--help"} & set(words))
+    if wants_help and not SUBJECTS.keys() & set(words):
         print(__doc__)
         return 0
-    own = [w for w in words[1:] if w.partition("=")[0] in OWN and "=" in w]
-    asked = CommandLine(tuple(w for w in words[1:] if w not in own))
+    asked = CommandLine(())
     try:
         refuse_foreign_kernels()
         if words[0] not in SUBJECTS:
             raise UserError(f"{words[0]}: there is no such analysis, {nearest(words[0], SUBJECTS)}")
+        subject = import_module(SUBJECTS[words[0]])
+        if wants_help:
+            print(subject.HELP)
+            return 0
+        own = [w for w in words[1:] if w.partition("=")[0] in subject.OWN and "=" in w]
+        asked = CommandLine(tuple(w for w in words[1:] if w not in own))
         if any(w.startswith("method=") for w in asked.overrides):
-            raise UserError("method: an analysis compares methods of its own; leave it out")
-        options = Options.parse(own)
-        # Imported here: help and refused options need neither torch nor transformers.
-        from harness.analysis.ridge import analyse
-
-        analyse(asked, options)
+            why = "compares methods of its own" if subject.COMPARES else "looks at caches, not at a method"
+            raise UserError(f"method: this analysis {why}; leave it out")
+        subject.analyse(asked, own)
     except (UserError, HydraException, OmegaConfBaseException) as error:
         if os.environ.get("HYDRA_FULL_ERROR") == "1":
             traceback.print_exc()
@@ -100,12 +57,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted; nothing was written", file=sys.stderr)
         return INTERRUPTED
     return 0
-
-
-def place(names: Choices, options: Options) -> Path:
-    """Where the result goes."""
-    default = Path("results", "analysis", f"ridge-{names.model}-{names.task}.json")
-    return default if options.out is None else Path(options.out).expanduser()
 
 
 if __name__ == "__main__":

@@ -48,5 +48,5 @@ def profiled(cfg: DictConfig, names: Choices, layers: int) -> DictConfig:
 
 def _inputs(cfg: DictConfig) -> str:
     """Hash of what a profile depends on: model, task with its data, workflow, engine, seed."""
-    kept = OmegaConf.masked_copy(cfg, ["model", "task", "workflow", "backend", "seed"])
+    kept = OmegaConf.masked_copy(cfg, ["model", "task", "workflow", "backend", "seed", "sizes"])
     return hashlib.sha256(json.dumps(identify(kept, {}).id).encode()).hexdigest()[:10]

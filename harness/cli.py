@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not _SHOW & set(words):
             words, outcomes.points = expand(words, asked)
         with _arguments(words), _raw_errors():
-            hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(Job(outcomes))()
+            hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(Job(outcomes, tuple(words)))()
     except (UserError, HydraException, OmegaConfBaseException, YAMLError, ValueError, OSError) as error:
         if verbose:
             traceback.print_exc()
@@ -124,9 +124,10 @@ class Outcomes:
 
 @dataclass(frozen=True)
 class Job:
-    """One run, with its failure reported at once, so that a sweep goes on to the next."""
+    """One run, with its failure reported at once, so that a sweep goes on to the next; ``words`` are the command's."""
 
     outcomes: Outcomes
+    words: tuple[str, ...] = ()
 
     def __call__(self, cfg: DictConfig) -> int:
         job = HydraConfig.get()
@@ -153,6 +154,8 @@ class Job:
         # In another process the folder is resolved before the job is called.
         register()
         self.__dict__.update(state)
+        if self.words:
+            sys.argv = [sys.argv[0], *self.words]  # for the provenance
 
 
 def refuse_foreign_kernels() -> None:

@@ -24,7 +24,7 @@ COMPONENTS = ("method", "task", "model", "backend", "workflow")
 # A group that only one choice of another brings along; its node is null elsewhere.
 OPTIONAL = {"trace": "task=trace"}
 # Groups that always have a choice.
-GROUPS = (*COMPONENTS, "tracking")
+GROUPS = (*COMPONENTS, "tracking", "size")
 MODES = ("none", "offline", "online")
 
 
@@ -60,7 +60,10 @@ class Config:
         teacher_forcing: hand on what dense would have written, whatever the method does; implies shadow.
         warmup: so many samples run dense first, for methods to learn from; no metric counts them.
         early: the summary shows the first so many samples of a repeat apart, in which methods that learn still do.
-        points: runs of an experiment, a line of overrides each; see :mod:`harness.points`.
+        sizes: of experiments, by name: the choice of the group ``size``; see :mod:`harness.points`.
+        shard: ``3/8`` runs the third of eight parts of the samples, null all; see :mod:`harness.shard`.
+        points: runs of an experiment, a line of overrides each.
+        exhibit: how the report shows an experiment; see :mod:`harness.report.exhibit`.
         results_dir: parent of all run folders, relative to the working directory; not part of a run's identity.
     """
 
@@ -79,7 +82,10 @@ class Config:
     teacher_forcing: bool = False
     warmup: int = 0
     early: int = 50
+    sizes: dict[str, Any] = field(default_factory=dict)
     points: list[str] = field(default_factory=list)
+    exhibit: dict[str, Any] = field(default_factory=dict)
+    shard: str | None = None
     results_dir: str = "results/runs"
 
 
@@ -102,6 +108,13 @@ class Choices:
         """
         chosen = HydraConfig.get().runtime.choices
         return cls(*(str(chosen[group]) for group in COMPONENTS))
+
+
+def of_run(cfg: DictConfig) -> dict[str, Any]:
+    """The resolved options of a run, without what belongs to Hydra or to the experiment that it is a part of."""
+    kept = OmegaConf.masked_copy(cfg, [str(k) for k in cfg if k not in ("hydra", "points", "exhibit")])
+    plain = OmegaConf.to_container(kept, resolve=True)
+    return {str(k): v for k, v in plain.items() if k not in ("size", "sizes")}  # type: ignore[union-attr]
 
 
 def register() -> None:

@@ -22,8 +22,9 @@ from harness.records import SCHEMA
 from harness.signature import locate
 
 _DIGITS = 10
-_ELSEWHERE = frozenset({"hydra", "tracking", "results_dir", "points"})
-_OPTIONAL = frozenset({"trace"})
+_ELSEWHERE = frozenset({"hydra", "tracking", "results_dir", "points", "exhibit"})
+_MEANT = frozenset({"size", "sizes"})  # others refer to them
+_OPTIONAL = frozenset({"trace", "shard"})
 _FOLDERS = frozenset({"cache_dir", "videos"})
 _INPUTS = frozenset({"source", "path", "profile", "lookup", "costs"})
 
@@ -59,6 +60,8 @@ def identify(cfg: DictConfig, choices: Mapping[str, Any]) -> Run:
     names = [str(k) for k in cfg if k not in _ELSEWHERE and not (k in _OPTIONAL and cfg[k] is None)]
     kept = OmegaConf.masked_copy(cfg, names)
     plain = OmegaConf.to_container(kept, resolve=True, enum_to_str=True)
+    assert isinstance(plain, dict)  # the configuration of a run is a mapping
+    plain = {key: value for key, value in plain.items() if key not in _MEANT}
     text = json.dumps([SCHEMA, _canonical(plain)], sort_keys=True)
     name = OmegaConf.select(cfg, "task.name") or choices.get("task")
     return Run(_label(name), _label(choices.get("method")), hashlib.sha256(text.encode()).hexdigest()[:_DIGITS])

@@ -6,15 +6,17 @@
       - method=dense
       - method=cacheblend method.ratio=0.05,0.15,0.4
 
-The lines become choices of a configuration group ``point`` over which Hydra sweeps, so that launchers, resumption and
-overrides on the command line work as in any other sweep.
+A line takes what depends on the size of an experiment from the group ``size``, as ``${sizes.shared}``; a list there is
+several values. The lines become choices of a configuration group ``point`` over which Hydra sweeps, so that launchers,
+resumption and overrides on the command line work as in any other sweep.
 """
 
 from __future__ import annotations
 
 import itertools
+import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,9 +29,10 @@ from omegaconf import OmegaConf
 
 from harness.errors import UserError
 from harness.explain import CommandLine, search
-from harness.hint import nearest
+from harness.hint import nearest, render
 
 GROUP = "point"
+SIZE = "laptop"  # as in conf/config.yaml
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,9 @@ def expand(words: Sequence[str], asked: CommandLine) -> tuple[list[str], dict[st
     if any(word.lstrip("+~").startswith("points") for word in asked.overrides):
         raise UserError("points: the runs of an experiment stand in its YAML; write one of your own, with --config-dir")
     loader = search(asked.config_dir)
-    points = [p for name in _experiments(asked) for line in _lines(name, loader) for p in _product(line, loader)]
+    names = _experiments(asked)
+    sizes = _sizes(asked, loader) if names else {}
+    points = [p for name in names for line in _lines(name, loader) for p in _product(sized(line, sizes), loader)]
     if not points:
         return list(words), {}
     wanted = [w for w in asked.overrides if w.startswith("method=")]
@@ -78,7 +83,30 @@ def expand(words: Sequence[str], asked: CommandLine) -> tuple[list[str], dict[st
         ConfigStore.instance().store(choice, _node(point, groups, loader), GROUP, "_global_", provider="kvcmas")
     rest = [w for w in words if w not in wanted]
     flag = [] if {"-m", "--multirun"} & set(rest) else ["--multirun"]
-    return [*flag, *rest, f"+{GROUP}={','.join(labels)}"], labels
+    at = next(n for n, word in enumerate(rest) if word in asked.overrides)  # overrides stand side by side
+    return [*flag, *rest[:at], f"+{GROUP}={','.join(labels)}", *rest[at:]], labels
+
+
+def sized(line: str, sizes: Mapping[str, Any]) -> str:
+    """``line`` with its ``${sizes.<name>}`` filled in. Raises UserError for a name that no size has."""
+
+    def value(found: re.Match[str]) -> str:
+        if found[1] not in sizes:
+            raise UserError(f"points: {line!r} asks for {found[0]}, {nearest(found[1], sizes)}")
+        given = sizes[found[1]]
+        return ",".join(map(render, given)) if isinstance(given, list) else render(given)
+
+    return re.sub(r"\$\{sizes\.(\w+)\}", value, line)
+
+
+def _sizes(asked: CommandLine, loader: ConfigLoaderImpl) -> dict[str, Any]:
+    chosen = next((w.removeprefix("size=") for w in reversed(asked.overrides) if w.startswith("size=")), SIZE)
+    if "," in chosen:
+        raise UserError(f"size={chosen}: an experiment has one size at a time")
+    found = loader.repository.load_config(f"size/{chosen}")
+    if found is None:
+        raise UserError(f"size={chosen}: {nearest(chosen, loader.get_group_options('size'))}")
+    return dict(OmegaConf.to_container(found.config)["sizes"])  # type: ignore[arg-type, call-overload, index]
 
 
 def _experiments(asked: CommandLine) -> list[str]:
@@ -88,8 +116,10 @@ def _experiments(asked: CommandLine) -> list[str]:
 
 def _lines(name: str, loader: ConfigLoaderImpl) -> list[str]:
     found = loader.repository.load_config(f"experiment/{name}")
-    lines = None if found is None else OmegaConf.select(found.config, "points")
-    return [] if lines is None else [str(line) for line in lines]
+    if found is None or "points" not in found.config:
+        return []
+    lines = OmegaConf.to_container(found.config)["points"]  # type: ignore[index, call-overload]
+    return [str(line) for line in lines]
 
 
 def _product(line: str, loader: ConfigLoaderImpl) -> Iterator[Point]:

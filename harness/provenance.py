@@ -136,7 +136,7 @@ def collect(
 ) -> Session:
     """The session of this process, as of now. Facts about torch are included if the process has loaded it."""
     return Session(
-        command=command_line(sys.argv[1:] if argv is None else argv, Path.cwd(), module),
+        command=command_line(_typed() if argv is None else argv, Path.cwd(), module),
         start_utc=utc_now(),
         git=git(Path(__file__).resolve().parent),
         packages=dict(_versions(PACKAGES)),
@@ -150,6 +150,11 @@ def collect(
         data=data,
         prompt_sha256=prompt_sha256,
     )
+
+
+def _typed() -> list[str]:
+    """The arguments of this process, without what :mod:`harness.points` adds to them."""
+    return [word for word in sys.argv[1:] if not word.startswith("+point=")]
 
 
 def utc_now() -> str:

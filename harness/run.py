@@ -9,7 +9,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from harness.autoprofile import AUTO, profiled
-from harness.config import Choices
+from harness.config import Choices, of_run
 from harness.duplicates import duplicated
 from harness.errors import UserError
 from harness.execution import Execution
@@ -18,9 +18,11 @@ from harness.folder import read_summary
 from harness.identity import identify
 from harness.profiled import fill
 from harness.served import BatchServer, Served, refuse
+from harness.shard import Shard
 from harness.signature import locate
 from harness.store import RunFolder
 from harness.summarise import summarise
+from harness.summary import Summary
 from harness.table import print_run
 from harness.tasks.single_stream import SingleStream
 from harness.tasks.trace import TraceTask
@@ -38,6 +40,8 @@ def run(cfg: DictConfig, folder: Path) -> int:
     """
     names = Choices.current()
     if locate("task", cfg.task._target_) is TraceTask:
+        if cfg.shard is not None:
+            raise UserError(f"shard={cfg.shard}: the load of a trace is one stream and cannot be split; leave it out")
         return replay(cfg, names, folder)
     if cfg.get("trace") is not None:
         raise UserError(f"trace: nothing but task=trace replays a trace; leave it out, or replace task={names.task}")
@@ -66,12 +70,16 @@ def complete(cfg: DictConfig, names: Choices, folder: Path, load: Callable[[Part
     if isinstance(parts.backend, BatchServer):
         refuse(cfg, names, workload)
     parts.backend.check(parts.model, parts.method, names.method, int(cfg.seed))
-    config_yaml = OmegaConf.to_yaml(OmegaConf.masked_copy(cfg, [str(k) for k in cfg if k != "hydra"]), resolve=True)
+    shard = None if cfg.shard is None else Shard.parse(cfg.shard)
+    if shard is not None:
+        shard.of(cases)
+    config_yaml = OmegaConf.to_yaml(OmegaConf.create(of_run(cfg)))
     with RunFolder.open(folder, config_yaml, identity=identity) as store:
         done, mirrored = store.complete, (folder / "wandb").exists()
         with Tracker.open(cfg.tracking, folder, cfg, names) as tracker:
             if not done:
                 requests, prompts = duplicated(cases, cfg.duplicates, cfg.seed), prompts_sha256(draft, cases)
+                requests = requests if shard is None else shard.of(requests)
                 store.check_prompts(prompts)
                 engine = Served if isinstance(parts.backend, BatchServer) else Execution
                 execution: Served | Execution = engine(cfg, parts, workload, names, store, requests)
@@ -79,13 +87,19 @@ def complete(cfg: DictConfig, names: Choices, folder: Path, load: Callable[[Part
                 store.finish(summarise(store.rows, execution.heading))
             summary = read_summary(folder)
             if summary is not None and not (done and mirrored):  # a kill may have come between the two
-                tracker.finish(store.rows, summary)
+                tracker.finish(store.rows, summary, _draw)
         print_run(folder)
         if done:
             print("This run was complete already; change an option, or remove its folder to run it again.")
     for warning in tracker.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     return _worth(store)
+
+
+def _draw(summary: Summary, folder: Path) -> list[Path]:
+    from harness.report.single import draw_run  # loads matplotlib
+
+    return draw_run(summary, folder)
 
 
 def _worth(store: RunFolder) -> int:

@@ -7,28 +7,30 @@ killed and resumed appears once. It does not show a run while it is going on.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from harness.config import Choices, Tracking
+from harness.config import Choices, Tracking, of_run
 from harness.records import Row
 from harness.summary import Summary
 
+Draw = Callable[[Summary, Path], Sequence[Path]]
 COLUMNS = ("sample_id", "repeat", "subject", "status", "prediction", "target", "correct", "raw", "message", "e2e_s")
 
 
 @dataclass
 class Tracker:
-    """Mirrors one run folder into one W&B run: config, summary, and a table of the samples.
+    """Mirrors one run folder into one W&B run: config, summary, figures and a table of the samples.
 
     Attributes:
         options: where to.
@@ -50,10 +52,8 @@ class Tracker:
     def open(cls, options: Tracking, folder: Path, cfg: DictConfig, names: Choices) -> Iterator[Tracker]:
         """A tracker for a run, for the length of a ``with`` block. What can be known beforehand (no package, no
         account) is a warning from the start, and then nothing is tried at the end."""
-        config = OmegaConf.to_container(OmegaConf.masked_copy(cfg, [str(k) for k in cfg if k != "hydra"]), resolve=True)
-        assert isinstance(config, dict)  # the configuration of a run is a mapping
         name = f"{names.method} on {names.task}"
-        tracker = cls(options, folder, {str(k): v for k, v in config.items()}, name, options.group or _sweep())
+        tracker = cls(options, folder, of_run(cfg), name, options.group or _sweep())
         if options.mode != "none" and find_spec("wandb") is None:
             tracker._warn("wandb is not installed (pip install 'kvcmas[wandb]', or tracking=none)")
         elif options.mode == "online":
@@ -61,14 +61,18 @@ class Tracker:
                 tracker._log_in()
         yield tracker
 
-    def finish(self, rows: Sequence[Row], summary: Summary) -> None:
-        """Send everything; an exception becomes a warning."""
+    def finish(self, rows: Sequence[Row], summary: Summary, draw: Draw | None = None) -> None:
+        """Send everything, the figures that ``draw`` makes of the summary in a folder included; an exception becomes a
+        warning."""
         if self.options.mode == "none" or self.warnings:
             return
         with self._warning(), self._run() as (wandb, run):
             run.summary.update(msgspec.to_builtins(summary))
             fields = [[msgspec.to_builtins(getattr(row, column)) for column in COLUMNS] for row in rows]
-            run.log({"samples": wandb.Table(columns=list(COLUMNS), data=fields)})
+            with TemporaryDirectory() as folder:
+                drawn = [] if draw is None else draw(summary, Path(folder))
+                figures = {f"figures/{path.stem}": wandb.Image(str(path)) for path in drawn}
+                run.log({"samples": wandb.Table(columns=list(COLUMNS), data=fields), **figures})
 
     @contextmanager
     def _run(self) -> Iterator[tuple[Any, Any]]:

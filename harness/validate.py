@@ -20,6 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 from harness.config import COMPONENTS, MODES, OPTIONAL, Config
 from harness.errors import UserError
 from harness.hint import nearest, render
+from harness.shard import Shard
 from harness.signature import Signature, locate
 
 # Keys that Hydra reads itself.
@@ -95,6 +96,11 @@ def _ranges(cfg: DictConfig) -> list[str]:
         found.append(f"early={cfg.early}: expected 0 (nothing apart) or a positive integer")
     if cfg.seed < 0:
         found.append(f"seed={cfg.seed}: expected 0 or a positive integer")
+    if cfg.shard is not None:
+        try:
+            Shard.parse(str(cfg.shard))
+        except UserError as error:
+            found.append(str(error))
     if cfg.tracking.mode not in MODES:
         found.append(f"tracking.mode={cfg.tracking.mode}: expected one of {', '.join(MODES)}")
     return found

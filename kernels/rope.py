@@ -58,6 +58,8 @@ def place(destination: Tensor | Paged, x: Tensor, positions: Tensor, inv_freq: T
 
 def _place(destination: Tensor | Paged, x: Tensor, positions: Tensor, inv_freq: Tensor, scaling: float) -> None:
     """Checked operands, ``x [L, H, T, D]``; tiles of some rows of some layers, small enough for the caches."""
+    if x.is_meta:  # sizes only
+        return
     if chosen(x.device) is Implementation.TRITON:
         from kernels.rope_triton import launch
 

@@ -103,6 +103,8 @@ class EdgeMap:
     def after(self, rows: Lesson, name: str) -> EdgeMap:
         """With one more dense request."""
         seen = self.seen + 1
+        if self.learned is not None and rows.source.is_meta:  # sizes only, and these stay
+            return replace(self, seen=seen, last=name)
         if self.learned is not None:
             return replace(self, seen=seen, last=name, learned=self._learn(self.learned, rows, seen))
         waiting = (*self.waiting, rows.thinned(max(WAITING // self.settings.warmup, 1)))
@@ -159,6 +161,8 @@ class EdgeMap:
     def _penalty(self, scores: Tensor) -> float:
         if self.settings.penalty is not None:
             return self.settings.penalty
+        if scores.is_meta:
+            return PENALTIES[FIRST]
         return PENALTIES[int(scores.argmin()) if bool(scores.any()) else FIRST]
 
     def _solved(self, gram: Tensor, cross: Tensor, level: Tensor, scores: Tensor) -> Solution:

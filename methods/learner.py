@@ -56,6 +56,13 @@ class Learner:
         """
         exact = executed.kv(place.start, place.stop)
         dk, dv = self.grid.frame.delta(exact, base)
+        if not exact.k.is_meta:
+            self._check_layer_0(name, exact, dk, dv)
+        if isinstance(codec, Joint):
+            return Pair(name, *codec.encode(dk[1:], dv[1:], self._seed(name, "kv")), born)
+        return self._store(name, born, dk[1:], dv[1:], codec, codec)
+
+    def _check_layer_0(self, name: str, exact: KV, dk: Tensor, dv: Tensor) -> None:
         for part, delta, whole in (("keys", dk, exact.k), ("values", dv, exact.v)):
             error = float(torch.linalg.vector_norm(delta[0].float()))
             norm = float(torch.linalg.vector_norm(whole[0].float()))
@@ -64,9 +71,6 @@ class Learner:
                     f"layer 0 {part} of {name} differ from their reference by {error / max(norm, 1e-30):.2g} of their "
                     "norm, so the reference holds other tokens"
                 )
-        if isinstance(codec, Joint):
-            return Pair(name, *codec.encode(dk[1:], dv[1:], self._seed(name, "kv")), born)
-        return self._store(name, born, dk[1:], dv[1:], codec, codec)
 
     def _store(self, name: str, born: int, keys: Tensor, values: Tensor, codec_k: Codec, codec_v: Codec) -> Pair:
         k, v = codec_k.encode(keys, self._seed(name, "k")), codec_v.encode(values, self._seed(name, "v"))

@@ -4,6 +4,8 @@ A matrix here is the cache of n tokens at every stored layer, heads concatenated
 2609.34060) section 4. Factors take r (n + C) elements a layer instead of n C, which saves memory only from
 n > r C / (C - r) on; shorter matrices stay raw. Keys and values of one delta may share their left factor
 (:class:`Joint`): r (n + 2 C) instead of 2 r (n + C) for the two.
+
+Tensors without storage (torch's meta device) are stored without storage, which tells the size of a pool on any model.
 """
 
 from __future__ import annotations
@@ -140,6 +142,10 @@ class Truncated:
         _, rows, width = flat.shape
         if stored_elements(rows, width, self.rank) >= rows * width:
             return Raw(flat.to(self.dtype))
+        if flat.is_meta:  # sizes only
+            r = min(self.rank, rows, width)
+            left, right = (flat.new_empty(len(flat), *size, dtype=self.dtype) for size in ((rows, r), (r, width)))
+            return LowRank(left, right, 0.0)
         found = factorise(
             flat, self.rank, seed=seed, oversampling=self.oversampling, power_iterations=self.power_iterations
         )
@@ -173,6 +179,11 @@ class Joint:
         _, rows, width = k.shape
         if joint_elements(rows, width, self.rank) >= 2 * rows * width:
             return Raw(k.to(self.dtype)), Raw(v.to(self.dtype))
+        if k.is_meta:  # sizes only
+            r = min(self.rank, rows, 2 * width)
+            left = k.new_empty(len(k), rows, r, dtype=self.dtype)
+            own_k, own_v = (k.new_empty(len(k), r, width, dtype=self.dtype) for _ in range(2))
+            return LowRank(left, own_k, 0.0), LowRank(left, own_v, 0.0)
         k, v = k.float(), v.float()
         norm_k, norm_v = (torch.linalg.vector_norm(x, dim=(1, 2)) for x in (k, v))
         ratio = torch.where((norm_k > 0) & (norm_v > 0), norm_k / norm_v, 1.0)[:, None, None]

@@ -61,6 +61,10 @@ class Thresholded:
         if heads * dim % 8:
             raise ValueError(f"sparse storage needs a width that is a multiple of 8, got {heads * dim}")
         flat = x.transpose(1, 2).reshape(layers, rows, heads * dim)
+        if flat.is_meta:  # sizes only
+            kept = round(self.density * rows * heads * dim)
+            bitmap = flat.new_empty(layers, rows, heads * dim // 8, dtype=torch.uint8)
+            return Sparse(bitmap, flat.new_empty(layers, kept, dtype=self.dtype), 0.0)
         bitmap, values = sparsify(flat, self.density)
         lost = (flat.float().square().sum() - values.float().square().sum()).clamp_min(0).sqrt()
         return Sparse(bitmap.view(layers, rows, -1), values.to(self.dtype), float(lost))

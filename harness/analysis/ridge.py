@@ -32,7 +32,7 @@ from harness.workload import check_context
 from methods.base import Method, Reuse
 
 if TYPE_CHECKING:
-    from harness.analyse import Options
+    from harness.analysis.ridge_options import Options
 
 T = TypeVar("T")
 
@@ -117,7 +117,7 @@ def analyse(asked: CommandLine, options: Options) -> Analysis:
     Raises:
         UserError: for anything the user can mend, before weights are loaded.
     """
-    from harness.analyse import place
+    from harness.analysis.ridge_options import place
 
     cfg, names = composed(CommandLine((*asked.overrides, "method=dense")), Composed())
     parts = build(cfg)

@@ -4,25 +4,39 @@ from __future__ import annotations
 
 from typing import Any
 
-# Okabe and Ito's palette; markers tell methods of one hue apart.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C564B")
+# Okabe and Ito's palette; markers tell methods of one hue apart. The ink is the text colour of a page that holds the
+# figure, black in print.
+INK = "#010203"
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", INK, "#8C564B")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+LINES = ("-", "--", ":", "-.")
 METHODS = (
     "kvcmas", "kvcomm", "ridge", "kamera", "cacheblend", "epic", "dense", "full_reuse",
     "droidspeak", "relaycaching", "agentkvshift", "random_tokens", "oracle_tokens", "oracle_delta",
     "mean_delta", "nearest_anchor", "graphflow",
 )  # fmt: skip
+PLAIN: dict[Any, Any] = {
+    "pdf.fonttype": 42, "svg.fonttype": "none", "font.size": 9, "axes.labelsize": 8.5, "font.family": "DejaVu Sans",
+    "axes.grid": True, "grid.alpha": 0.25, "axes.spines.top": False, "axes.spines.right": False,
+    "lines.linewidth": 1.6, "lines.markersize": 5.5, "errorbar.capsize": 2.5, "figure.facecolor": "none",
+    "axes.facecolor": "none", "savefig.facecolor": "none", "text.color": INK, "axes.labelcolor": INK,
+    "axes.edgecolor": INK, "xtick.color": INK, "ytick.color": INK, "grid.color": INK,
+}  # fmt: skip
 
 
-def look(method: str, others: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Keyword arguments of a line or its points; methods from elsewhere come after ours, in the order of ``others``."""
+def look(method: str, others: tuple[str, ...] = (), variant: int = 0) -> dict[str, Any]:
+    """Keyword arguments of a line or its points; methods from elsewhere come after ours, in the order of ``others``.
+
+    ``variant`` tells several settings of one method apart: the colour stays, marker and stroke change.
+    """
     names = (*METHODS, *(name for name in others if name not in METHODS))
     at = names.index(method) if method in names else len(names)
     turn = at // len(PALETTE)
     return {
         "color": PALETTE[at % len(PALETTE)],
-        "marker": MARKERS[(at + turn) % len(MARKERS)],
-        "linestyle": ("-", "--", ":")[turn % 3],
+        "marker": MARKERS[(at + turn + variant) % len(MARKERS)],
+        "linestyle": LINES[(turn + variant) % len(LINES)],
+        **({"markerfacecolor": "none"} if variant % 2 else {}),
     }
 
 
@@ -33,5 +47,10 @@ def canvas() -> Any:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    pyplot.rcParams.update({"pdf.fonttype": 42, "font.size": 9, "axes.grid": True, "grid.alpha": 0.3})
+    pyplot.rcParams.update(PLAIN)
     return pyplot
+
+
+def ink(text: str) -> str:
+    """An SVG whose ink is the colour of the text around it."""
+    return text.replace(INK, "currentColor")

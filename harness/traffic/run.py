@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from harness import atomic
 from harness.autoprofile import AUTO
-from harness.config import Choices
+from harness.config import Choices, of_run
 from harness.errors import UserError
 from harness.folder import read_summary
 from harness.identity import identify
@@ -73,7 +73,7 @@ def replay(cfg: DictConfig, names: Choices, folder: Path) -> int:
         profile.check(str(cfg.method.profile), parts.model.facts(), [])
     words = text(task.source if served.tokenizer else RANDOM, served.tokenizer, served.vocab, planned.trace.seed)
     prompts = _prompts_sha256(planned, words)
-    config_yaml = OmegaConf.to_yaml(OmegaConf.masked_copy(cfg, [str(k) for k in cfg if k != "hydra"]), resolve=True)
+    config_yaml = OmegaConf.to_yaml(OmegaConf.create(of_run(cfg)))
     with RunFolder.open(folder, config_yaml, identity=identity) as store:
         done, mirrored = store.complete, (folder / "wandb").exists()
         with Tracker.open(cfg.tracking, folder, cfg, names) as tracker:

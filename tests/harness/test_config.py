@@ -20,6 +20,7 @@ from harness.signature import Signature
 from harness.validate import Parts, build
 
 CHOICES = {group: sorted(p.stem for p in (CONF / group).glob("*.yaml")) for group in GROUPS}
+OF_EXPERIMENTS = {"sizes", "points", "exhibit"}  # not of a run
 OWN_TARGET = [(g, c) for g in COMPONENTS for c in CHOICES[g] if c != "custom"]
 
 Composer = Callable[..., DictConfig]
@@ -67,15 +68,13 @@ def test_schema_and_help_list_the_same_options() -> None:
     text = OmegaConf.load(CONF / "hydra" / "help" / "kvcmas.yaml")["template"]
     options = text[text.index("Options\n") : text.index("Flags\n")].splitlines()[1:]
     named = {line.split("=")[0].strip() for line in options if line.strip()}
-    assert named == {f.name for f in fields(Config)} - set(GROUPS) - set(OPTIONAL) - {
-        "points"
-    }  # of an experiment, not of a run
+    assert named == {f.name for f in fields(Config)} - set(GROUPS) - set(OPTIONAL) - OF_EXPERIMENTS
 
 
 def test_defaults_are_those_of_the_schema(composed: Composer) -> None:
     cfg = composed()
     for field in fields(Config):
-        if field.name not in GROUPS:
+        if field.name not in {*GROUPS, "sizes"}:
             default = field.default if field.default_factory is MISSING else field.default_factory()
             assert cfg[field.name] == default
 

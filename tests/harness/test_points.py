@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from harness.cli import main
 from harness.config import CONF, register
 from harness.errors import UserError
 from harness.explain import CommandLine
 from harness.identity import identify
-from harness.points import expand
+from harness.points import SIZE, expand, sized
 from harness.validate import build
 
+SIZES = sorted(p.stem for p in (CONF / "size").glob("*.yaml"))
 EXPERIMENTS = [f"+experiment={p.stem}" for p in sorted((CONF / "experiment").glob("*.yaml"))]
 
 
@@ -45,19 +46,49 @@ def written(folder: Path, *lines: str) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_every_point_of_every_experiment_builds(experiment: str) -> None:
-    words, labels = expanded(experiment)
+def test_every_line_of_every_experiment_builds(experiment: str, size: str) -> None:
+    words, labels = expanded(experiment, f"size={size}")
     assert len(set(labels.values())) == len(labels)
-    for choice in labels:
-        build(composed(experiment, f"+point={choice}"))
     assert bool(labels) == ("--multirun" in words)
+    kinds = {tuple(word.partition("=")[0] for word in label.split()): choice for choice, label in labels.items()}
+    for choice in kinds.values():  # one of each line: its values differ, its options do not
+        cfg = composed(experiment, f"size={size}", f"+point={choice}")
+        build(cfg)
+        assert cfg.limit is None or cfg.limit > 0
+
+
+def test_sizes_have_the_same_names_and_the_default_is_that_of_the_configuration() -> None:
+    names = [set(OmegaConf.load(CONF / "size" / f"{size}.yaml").sizes) for size in SIZES]
+    assert all(name == names[0] for name in names)
+    assert {"size": SIZE} in OmegaConf.load(CONF / "config.yaml").defaults
+
+
+def test_a_line_takes_its_lengths_from_the_size(tmp_path: Path) -> None:
+    folder = written(tmp_path, "method=dense task=single_stream task.shared_tokens=${sizes.shared} limit=${sizes.few}")
+    for size, count, few in (("laptop", 3, "4"), ("full", 3, "null")):
+        _, labels = expanded("+experiment=mine", f"size={size}", config_dir=folder)
+        assert len(labels) == count
+        assert all(label.endswith(f"limit={few}") for label in labels.values())
+    with pytest.raises(UserError, match=r"asks for \$\{sizes.sharde\}, did you mean shared"):
+        sized("method=dense task.shared_tokens=${sizes.sharde}", {"shared": [1]})
+    with pytest.raises(UserError, match="did you mean laptop"):
+        expanded("+experiment=mine", "size=lapdop", config_dir=folder)
+    with pytest.raises(UserError, match="one size at a time"):
+        expanded("+experiment=mine", "size=laptop,full", config_dir=folder)
+
+
+def test_the_size_alone_does_not_change_a_run() -> None:
+    names = {"method": "kvcmas", "task": "gsm8k"}
+    assert identify(composed("size=full"), names) == identify(composed(), names)
+    assert identify(composed("limit=${sizes.few}"), names) == identify(composed("limit=4"), names)
 
 
 def test_a_point_is_the_run_that_one_would_type(tmp_path: Path) -> None:
     line = "method=kvcmas method.rank=8 task=mmlu workflow=chain 'workflow.max_new_tokens=4'"
     words, labels = expanded("+experiment=mine", "limit=3", config_dir=written(tmp_path, line))
-    assert words == ["--multirun", "+experiment=mine", "limit=3", "+point=p000"]
+    assert words == ["--multirun", "+point=p000", "+experiment=mine", "limit=3"]
     point = composed("+point=p000", "shadow=true", "limit=3")
     typed = composed(*line.replace("'", "").split(), "shadow=true", "limit=3")
     names = {"method": "kvcmas", "task": "mmlu"}
@@ -114,3 +145,12 @@ def test_compare_prints_a_table_for_each_mode(
             (line,) = [x.split() for x in table.splitlines() if x.split()[:1] == [name]]
             assert line[1:3] == [built_from, "recompute"]
     assert len(list(Path("results/runs/gsm8k").glob("*/summary.json"))) == 4
+
+
+def test_a_flag_between_the_overrides_does_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = written(tmp_path / "conf", "method=dense limit=0")
+    assert main(["+experiment=mine", "--config-dir", str(folder), "model=tiny", "tracking=none"]) == 2
+    assert "limit=0: expected a positive integer" in capsys.readouterr().err

@@ -110,10 +110,10 @@ def test_naive_differs_from_rotated(engine: HF, tokenizer: Any) -> None:
 
 
 def test_caches_go_when_their_last_reader_has_run(engine: HF, tokenizer: Any) -> None:
-    from harness.trajectory import _Held
+    from harness.trajectory import Held
 
     chat = script(tokenizer, GRAPHS[4])
-    held = _Held(chat)
+    held = Held(chat)
     last = max(held.last_use.values())
     assert last == chat.steps[-1].index
     for step in chat.steps:
