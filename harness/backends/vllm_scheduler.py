@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from vllm import SamplingParams
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import NewRequestData
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
 
 
-class _Gaps(Scheduler):
-    """What both schedulers override."""
+class GapScheduler(Scheduler):
+    """Synchronous, on every device: a skip must be seen before the next step is scheduled."""
 
     @property
     def directory(self) -> Directory:
@@ -58,7 +57,9 @@ class _Gaps(Scheduler):
             extra_args={"kv_transfer_params": params(Encode(trajectory))},
         )
         self._encodes = getattr(self, "_encodes", 0) + 1
-        self.add_request(Request(f"kvcmas-encode-{self._encodes}", list(ids), sampling, None))
+        waiting = next(iter(self.requests.values()))  # the plan's request at least is there
+        hasher = waiting._block_hasher
+        self.add_request(Request(f"kvcmas-encode-{self._encodes}", list(ids), sampling, None, block_hasher=hasher))
 
     def _build_kv_connector_meta(
         self, connector: KVConnectorBase_V1, scheduler_output: SchedulerOutput
@@ -87,11 +88,3 @@ class _Gaps(Scheduler):
                 parallel = getattr(cached, field)
                 if parallel:
                     del parallel[index]
-
-
-class GapScheduler(_Gaps):
-    """For synchronous scheduling (CPU)."""
-
-
-class AsyncGapScheduler(_Gaps, AsyncScheduler):
-    """For asynchronous scheduling (CUDA's default)."""

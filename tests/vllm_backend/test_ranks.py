@@ -24,7 +24,8 @@ from harness.backends.vllm_engine import Engine, Settings
 class Wide(Tiny):
     # vLLM cuts the padded vocabulary into as many parts as there are ranks.
     def facts(self):
-        return dataclasses.replace(super().facts(), vocab=384, revision="wide")
+        found = super().facts()
+        return dataclasses.replace(found, vocab=384, revision=found.revision + "-wide")
 
 def main():
     ranks = int(sys.argv[1])
