@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 # Okabe and Ito's palette; markers tell methods of one hue apart. The ink is the text colour of a page that holds the
@@ -44,6 +45,8 @@ def canvas() -> Any:
     """``matplotlib.pyplot`` without a screen, with text that stays text in a PDF."""
     import matplotlib
 
+    for name in ("fontTools", "matplotlib"):  # thousands of lines about glyphs, once Hydra has opened the root logger
+        logging.getLogger(name).setLevel(logging.WARNING)
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
