@@ -143,6 +143,7 @@ def config(**changes: Any) -> DictConfig:
         "seed": 0,
         "repeats": 1,
         "duplicates": 0.0,
+        "shard": None,
         "warmup": 0,
         "early": 50,
         "shadow": False,
