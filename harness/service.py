@@ -14,10 +14,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-import msgspec
-
 from harness.provenance import ModelFacts
 from harness.records import Phases, Route
+from harness.serving import EngineFigures
 from methods.base import Method, StateBytes
 from methods.segment import Prompt
 
@@ -109,34 +108,6 @@ class Failed:
     message: str
     out_of_memory: bool = False
     traceback: str = ""
-
-
-class EngineFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What the engine says of itself since :meth:`Service.begin`; None stands for "it does not say".
-
-    Attributes:
-        seconds: length of the time it speaks of.
-        busy_share: share of it for which something ran.
-        waiting_mean, waiting_max: calls in the queue, weighted by time; running likewise.
-        held_bytes_peak: most bytes of caches that wait for later hops.
-        kv_usage_peak: largest share of the engine's cache blocks in use.
-        prefix_hit_tokens, prefix_query_tokens: of the engine's own exact prefix cache.
-        preemptions: calls that lost their cache and ran again.
-        more: other figures by name, the unit in it.
-    """
-
-    seconds: float
-    busy_share: float | None = None
-    waiting_mean: float | None = None
-    waiting_max: int | None = None
-    running_mean: float | None = None
-    running_max: int | None = None
-    held_bytes_peak: int | None = None
-    kv_usage_peak: float | None = None
-    prefix_hit_tokens: int | None = None
-    prefix_query_tokens: int | None = None
-    preemptions: int | None = None
-    more: dict[str, float] = {}
 
 
 class Service(Protocol):

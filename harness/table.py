@@ -70,6 +70,8 @@ def hundreds(value: float | None) -> str:
 
 
 def complete(folder: Path) -> Summary:
+    if not (folder / "config.yaml").exists() and not (folder / "summary.json").exists():
+        raise UserError(f"{folder} is no run folder: it has no config.yaml")
     summary = read_summary(folder)
     if summary is None:
         raise UserError(f"the run in {folder} is not complete; run its command again to go on with it")

@@ -19,7 +19,8 @@ from harness.backends.hf import HF, Decoding
 from harness.backends.hf_facts import LoadedModel
 from harness.hop import HopRun, handed
 from harness.provenance import ModelFacts
-from harness.service import Answer, Call, EngineFigures, Failed
+from harness.service import Answer, Call, Failed
+from harness.serving import EngineFigures
 from harness.traffic.occupancy import covered, mean_and_peak
 from kernels.dispatch import describe
 from methods.base import Hop, Method, Source, StateBytes

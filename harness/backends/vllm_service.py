@@ -14,7 +14,8 @@ from harness.backends.vllm_call import Keep, Piece
 from harness.backends.vllm_figures import Figures
 from harness.provenance import ModelFacts
 from harness.records import Phases, Route
-from harness.service import Answer, Call, EngineFigures, Failed
+from harness.service import Answer, Call, Failed
+from harness.serving import EngineFigures
 from harness.traffic.occupancy import mean_and_peak
 from kernels.dispatch import describe
 from methods.base import Method, Snapshot, StateBytes

@@ -198,7 +198,7 @@ class _Reader:
         return tuple(rows), bool(rest)
 
     def _says(self, shown: str, what: str) -> None:
-        self._add(shown, what, "move the folder away and run its command again")
+        self._add(shown, what.partition("; move its folder away")[0], "move the folder away and run its command again")
 
     def _add(self, shown: str, what: str, remedy: str) -> None:
         self.problems.append(Problem(shown, what, remedy))

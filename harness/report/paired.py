@@ -110,12 +110,16 @@ def table(folders: Sequence[Path], over: Path, after: int) -> Table:
         "run", "hops", "KL", "KL,\nother", "ratio", "prefix %\nboth", "answer %\nboth", "whole", "ratio,\nwhole"
     )
     for folder in folders:
-        summary = complete(folder)
+        try:
+            summary, own = complete(folder), read_rows(folder).rows
+        except UserError as error:
+            print(f"left out: {error}", file=sys.stderr)
+            continue
         for what in ("task", "model", "teacher_forcing"):
             mine, its = getattr(summary, what), getattr(base, what)
             if mine != its:
                 raise UserError(f"{folder} has {what} {mine}, {over} has {its}: give runs of the same kind")
-        pairs = Pairs.of(read_rows(folder).rows, rows, after)
+        pairs = Pairs.of(own, rows, after)
         if not (hops := pairs.hops):
             made.add_row(folder.name, "0", *[""] * 7)
             continue
@@ -147,7 +151,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         made = table(options.folders, options.over, options.after)
     except UserError as error:
-        print(error, file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 2
     console = Console()
     console = Console(width=max(console.width, 120))

@@ -15,7 +15,8 @@ from harness.report.style import LINES, PALETTE
 from harness.reported import Reported
 
 VERDICTS = {"reproduced": (PALETTE[2], "good"), "differs": (PALETTE[1], "bad"),
-            "not comparable": (PALETTE[4], "warn"), "no run": (PALETTE[7], "")}  # fmt: skip
+            "not comparable": (PALETTE[4], "warn"), "calculated": (PALETTE[0], ""),
+            "no run": (PALETTE[7], "")}  # fmt: skip
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 BOARD_GIB = 48 * 1e9 / 2**30  # of an A6000
 KINDS = {"delta_k": ("delta, keys", 0), "delta_v": ("delta, values", 1), "base_k": ("cache, keys", 2),
@@ -95,7 +96,7 @@ def rank_drawings(found: Ranks) -> list[Drawing]:
 
 
 def verdict_grid(found: Sequence[Verdict]) -> Grid:
-    heads = ("quantity", "setting", "verdict", "paper", "ours", "ours / paper", "why", "of", "command")
+    heads = ("quantity", "setting", "verdict", "why", "paper", "ours", "ours / paper", "of", "command")
     rows = []
     for v in sorted(found, key=lambda v: list(VERDICTS).index(v.verdict)):
         r = v.reported
@@ -105,14 +106,14 @@ def verdict_grid(found: Sequence[Verdict]) -> Grid:
         paper = Cell(f"{r.value:g} {r.unit}", title=r.kind)
         why = v.why if v.ours is None or not v.ours.reasons or not v.ours.remark else f"{v.why}; {v.ours.remark}"
         verdict = Cell(v.verdict, mark=VERDICTS[v.verdict][1])
-        rows.append((Cell(r.quantity, title=r.id), Cell(r.setting), verdict, paper, ours, ratio, Cell(why), Cell(of),
+        rows.append((Cell(r.quantity, title=r.id), Cell(r.setting), verdict, Cell(why), paper, ours, ratio, Cell(of),
                      Cell(v.command)))  # fmt: skip
     notes = (
         "reproduced: under the paper's conditions, inside our 95 % interval or within a tenth; differs: under its "
-        "conditions, neither; not comparable: another model, length, machine or sample, as said; no run: nothing here "
-        "measures it yet. Brackets are 95 % intervals.",
+        "conditions, neither; not comparable: another model, length, machine or sample, as said; calculated: a "
+        "formula or a setting, tested by no run; no run: nothing here measures it yet. Brackets are 95 % intervals.",
     )
-    return Grid("paper", heads, tuple(rows), frozenset({5}), notes)
+    return Grid("paper", heads, tuple(rows), frozenset({6}), notes)
 
 
 def verdict_drawing(found: Sequence[Verdict]) -> Drawing | None:

@@ -166,9 +166,10 @@ def _measured(folder: Path, name: str, config: dict[str, Any]) -> Measured:
         for call in trajectory.calls:
             first = call.request.pieces[0]
             roles[str(trajectory.id), call.request.hop] = first.tokens if first.kind == "private" else 0
-    hops = [
-        (hop, roles[row.sample_id, hop.index]) for row in read_rows(folder).rows if row.completed for hop in row.hops
-    ]
+    read = read_rows(folder)
+    if read.torn:
+        raise UserError(f"{folder}/rows.jsonl ends in the middle of a row; complete the run first, or leave it out")
+    hops = [(hop, roles[row.sample_id, hop.index]) for row in read.rows if row.completed for hop in row.hops]
     if not hops:
         raise UserError(f"{folder} has no trajectory that ran to its end, there is nothing to calibrate on")
     return Measured(folder, name, config, planned, summary.layers, tuple(hops))

@@ -17,7 +17,8 @@ from zlib import crc32
 
 from harness.provenance import ModelFacts
 from harness.records import Phases, Route
-from harness.service import Answer, Call, EngineFigures, Failed
+from harness.service import Answer, Call, Failed
+from harness.serving import EngineFigures
 from harness.sim.costs import Recipe, RouteCost, Work
 from harness.sim.recipe import Accounts
 from harness.traffic.occupancy import covered, mean_and_peak

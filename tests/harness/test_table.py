@@ -167,6 +167,9 @@ def test_a_log_has_no_escape_codes_and_no_broken_path(tmp_path: Path) -> None:
 
 
 def test_an_incomplete_run_has_no_table(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no run folder"):
+        print_run(tmp_path)
+    (tmp_path / "config.yaml").touch()
     with pytest.raises(UserError, match="not complete"):
         print_run(tmp_path)
 
