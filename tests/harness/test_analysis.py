@@ -101,7 +101,7 @@ def test_reuse_of_a_share_takes_the_hops_that_a_gate_trusts() -> None:
     ("words", "message"),
     [
         (["rigde"], "there is no such analysis"),
-        (["ridge", "method=kvcmas"], "an analysis compares methods of its own"),
+        (["ridge", "method=kvcmas"], "this analysis compares methods of its own"),
         (["ridge", "observed=8,4"], "expected rising counts"),
         (["ridge", "hops=1"], "both must be at least 2"),
         (["ridge", "shift_source=x"], "give shift=<task> too"),

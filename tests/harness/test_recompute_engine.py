@@ -12,7 +12,7 @@ from torch import Tensor
 
 from harness.backends.hf import HF, Decoding
 from harness.clock import Stopwatch
-from harness.trajectory import _Encoder
+from harness.hop import Encoder
 from methods.base import Dense, Probe, Reuse, RowView, Selection, Shift
 from tests.harness.test_engine import GREEDY, READER, dense, from_source
 
@@ -117,7 +117,7 @@ def test_kept_and_written_rows_take_their_fresh_values_not_the_shift(engine: HF)
 
 def test_the_oracle_is_the_dense_cache_and_its_cost_shows(engine: HF) -> None:
     watch = Stopwatch(engine.clock)
-    encoder = _Encoder(engine, watch)
+    encoder = Encoder(engine, watch)
     assert encoder.notes() == {}
     truth = engine.run(READER, Dense(), Decoding(1)).kv(0, len(READER))
     found = encoder.oracle(READER)

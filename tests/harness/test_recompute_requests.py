@@ -10,8 +10,8 @@ import pytest
 from harness.backends.hf import HF, Decoding
 from harness.backends.hf_tiny import Tiny
 from harness.clock import Stopwatch
+from harness.hop import Encoder
 from harness.records import HopRecord, Route
-from harness.trajectory import _Encoder
 from harness.workflow import Workflow
 from methods.agentkvshift import AgentKVShift
 from methods.base import Hop, Method, Source
@@ -94,7 +94,7 @@ def test_fresh_share_equals_the_formula(engine: HF, ratio: float, role_cache: bo
     def share(method: Any) -> float:
         method.bind(engine.shape, 0)
         method.observe(hop, truth)  # the role prompt, learned within the request
-        plan = method.plan(hop, _Encoder(engine, Stopwatch(engine.clock)))
+        plan = method.plan(hop, Encoder(engine, Stopwatch(engine.clock)))
         return sum(engine.run(LONG_READER, plan, Decoding(1)).fresh_rows) / (layers * total)
 
     fresh = total - spans - (60 if role_cache else 0)

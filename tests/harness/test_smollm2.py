@@ -232,9 +232,10 @@ def test_a_damaged_cache_is_noticed_and_made_again(
 
     def unpack(gguf: Path, folder: Path) -> None:
         made.append(folder)
-        weights.unlink()
-        weights.symlink_to(good / weights.name)
+        for file in good.iterdir():
+            (folder / file.name).symlink_to(file)
 
     monkeypatch.setattr(hf_smollm2, "_unpack", unpack)
     assert source.facts().layers == 30
-    assert made == [copy]
+    assert [draft.parent for draft in made] == [tmp_path]
+    assert source.ready()
