@@ -127,7 +127,8 @@ def test_bf16_is_the_fp32_master_rounded_once(unpacked: Path, loaded: LoadedMode
 @pytest.mark.smollm2
 @pytest.mark.slow
 def test_a_later_start_adds_little_to_importing_the_libraries(unpacked: Path) -> None:
-    """CPU seconds, because wall time belongs to whoever else uses the machine. On an idle one all is under 5 s."""
+    """CPU seconds, because wall time belongs to whoever else uses the machine. What the libraries take by themselves is
+    theirs: 3 to 10 s were seen on one kind of machine."""
     code = f"""
 import json, time
 import torch
@@ -143,7 +144,6 @@ print(json.dumps([imports, time.process_time()]))
     ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment)
     imports_s, total_s = json.loads(ran.stdout)
     assert total_s - imports_s < 2.5
-    assert total_s < 10.0
 
 
 @pytest.mark.smollm2
