@@ -127,8 +127,8 @@ def test_bf16_is_the_fp32_master_rounded_once(unpacked: Path, loaded: LoadedMode
 @pytest.mark.smollm2
 @pytest.mark.slow
 def test_a_later_start_adds_little_to_importing_the_libraries(unpacked: Path) -> None:
-    """CPU seconds, because wall time belongs to whoever else uses the machine. What the libraries take by themselves is
-    theirs: 3 to 10 s were seen on one kind of machine."""
+    """CPU seconds, because wall time belongs to whoever else uses the machine. What the libraries take by themselves,
+    7 to 10 s when this was written, is theirs."""
     code = f"""
 import json, time
 import torch
