@@ -116,9 +116,12 @@ class Tracker:
     def _log_in(self) -> None:
         import wandb
 
-        wandb.setup(settings=wandb.Settings(silent=True))
-        if not wandb.login(prompt=False):  # a prompt would hang a job in a queue
-            self._warn("no account (run `wandb login`, or tracking=offline and `wandb sync` later)")
+        try:
+            wandb.setup(settings=wandb.Settings(silent=True))
+            if not wandb.login(prompt=False):  # a prompt would hang a job in a queue
+                self._warn("no account (run `wandb login`, or tracking=offline and `wandb sync` later)")
+        finally:
+            wandb.teardown()  # asking for the account started the service, which is of no use before the run's end
 
     @contextmanager
     def _warning(self) -> Iterator[None]:

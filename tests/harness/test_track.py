@@ -32,7 +32,9 @@ SUMMARY = summarise(ROWS, Heading("gsm8k", "kvcmas", "tiny", "hf", 2, "python -m
 
 @pytest.fixture(autouse=True)
 def _apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No account, no settings and no caches but those of the test."""
+    """No account, no settings and no caches but those of the test, and no service that an earlier one left running:
+    its token would be put back into the environment after the service has gone."""
+    assert "WANDB_SERVICE" not in os.environ
     for name in [n for n in os.environ if n.startswith("WANDB_")]:
         monkeypatch.delenv(name)
     home = tmp_path / "home"
@@ -143,6 +145,7 @@ def test_online_without_an_account_is_a_warning_from_the_start(tmp_path: Path) -
     with Tracker.open(Tracking(mode="online"), tmp_path, CFG, NAMES) as tracker:
         (warning,) = tracker.warnings
         assert "wandb login" in warning
+        assert "WANDB_SERVICE" not in os.environ  # nothing of W&B runs beside the measurement
         tracker.finish(ROWS, SUMMARY)
     assert tracker.warnings == [warning]
     assert not (tmp_path / "wandb").exists()
