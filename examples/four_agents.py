@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,6 +58,7 @@ class Workflow:
     url: str
     model: str
     tokens: int
+    say: Callable[[str], None] = print
 
     def __post_init__(self) -> None:
         self.openai = OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=600)
@@ -113,7 +114,7 @@ class Workflow:
                 ids += choice.get("token_ids") or []
                 text += choice["text"]
         ttft_s = (first or time.perf_counter()) - begin
-        print(
+        self.say(
             f"{call['trajectory']} {agent:8} {len(prompt.ids):5} tokens, first after {1000 * ttft_s:6.0f} ms: "
             f"{text.strip()[:60]!r}"
         )
