@@ -89,7 +89,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Held:
+class MemoryLine:
     """A line of the table; every size in bytes."""
 
     model: str
@@ -117,20 +117,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         refuse_foreign_kernels()
         options = Options.parse(own)
-        found = list(held(asked, options))
+        found = list(lines_of(asked, options))
     except (UserError, HydraException, OmegaConfBaseException) as error:
         if os.environ.get("HYDRA_FULL_ERROR") == "1":
             traceback.print_exc()
         print(f"error: {explain(error, asked)}", file=sys.stderr)
         return USAGE
     print_ladder()
-    print_held(found)
+    print_lines(found)
     if options.out is not None:
         write(found, Path(options.out).expanduser())
     return 0
 
 
-def held(asked: CommandLine, options: Options) -> Iterator[Held]:
+def lines_of(asked: CommandLine, options: Options) -> Iterator[MemoryLine]:
     """A line for every method, pool size and length.
 
     Raises:
@@ -159,7 +159,7 @@ def held(asked: CommandLine, options: Options) -> Iterator[Held]:
                 yield _line(CommandLine((*words, *chosen, f"task.shared_tokens={tokens}")), options, pool, dtype)
 
 
-def _line(asked: CommandLine, options: Options, pool: int | None, dtype: torch.dtype) -> Held:
+def _line(asked: CommandLine, options: Options, pool: int | None, dtype: torch.dtype) -> MemoryLine:
     from harness.footprint import footprint
     from harness.profile import Options as Composed
     from harness.profile import composed
@@ -172,7 +172,7 @@ def _line(asked: CommandLine, options: Options, pool: int | None, dtype: torch.d
     requests = options.requests or max(options.pool) + 2
     found = footprint(parts.method, model.shape(dtype), parts.task, requests, options.sightings)
     weights = model.weight_bytes(dtype)
-    return Held(
+    return MemoryLine(
         names.model, names.method, pool, parts.task.shared_tokens, options.agents, requests, found.state.base,
         found.state.correction, found.state.total, found.request_bytes, weights,
         found.state.total + found.request_bytes + weights,
@@ -193,7 +193,7 @@ def print_ladder(console: Console | None = None) -> None:
     console.print(Text(f"\n{NOTE}"), soft_wrap=True)
 
 
-def print_held(found: Sequence[Held], console: Console | None = None) -> None:
+def print_lines(found: Sequence[MemoryLine], console: Console | None = None) -> None:
     console = console or Console(width=100)
     first = found[0]
     table = columns("method", "pool", "shared", "base", "corrections", "kept", "request", "total")
@@ -207,12 +207,12 @@ def print_held(found: Sequence[Held], console: Console | None = None) -> None:
     console.print(Text(f"\n{NOTE_OURS}"), soft_wrap=True)
 
 
-def write(found: Sequence[Held], path: Path) -> None:
+def write(found: Sequence[MemoryLine], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8", newline="") as stream:
-        lines = csv.DictWriter(stream, [f.name for f in fields(Held)])
-        lines.writeheader()
-        lines.writerows(asdict(line) for line in found)
+        table = csv.DictWriter(stream, [f.name for f in fields(MemoryLine)])
+        table.writeheader()
+        table.writerows(asdict(line) for line in found)
     print(f"written: {path}")
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
 
+from harness.lineage import Lineage
 from harness.records import HopRecord, Route, StateSize
 from harness.script import Case, Script
 from harness.service import Answer, Call, Kept
-from harness.trajectory import EXTRACTION_TOKENS, Held
+from harness.trajectory import EXTRACTION_TOKENS
 from harness.workflow import QUESTION, Step
 from methods.base import StateBytes
 from methods.segment import Prompt, Span
@@ -40,7 +41,7 @@ class Walk:
     def __post_init__(self) -> None:
         self._index = 0
         self._spans: dict[str, Span] = {QUESTION: self.case.question}
-        self._held = Held(self.script)
+        self._lineage = Lineage(self.script.steps, self.script.names)
         self._kept: set[tuple[int, str]] = set()
         self._call: Call | None = None
 
@@ -104,25 +105,25 @@ class Walk:
             prompt=prompt,
             output_tokens=self.script.max_new_tokens(step),
             due_s=now_s,
-            upstream={span: key[0] for span, key in self._held.upstream(step).items() if key in self._kept},
-            first={span: key[0] for span, key in self._held.origin(step).items() if key in self._kept},
+            upstream=self._there(self._lineage.upstream(step)),
+            first=self._there(self._lineage.first(step)),
             keeps=tuple(self._keeps(step, prompt)),
             warmup=self.case.warmup,
         )
 
+    def _there(self, wanted: Mapping[str, int]) -> dict[str, int]:
+        """The spans that their hop has left."""
+        return {span: hop for span, hop in wanted.items() if (hop, span) in self._kept}
+
     def _keeps(self, step: Step, prompt: Prompt) -> Iterator[Kept]:
         """The question's rows as this hop holds them, and its output, if later hops read them."""
-        until = self._held.last_use
-        for placed in prompt.shared():
-            last = until.get((step.index, QUESTION), -1)
-            if placed.span is not None and placed.span.id == QUESTION and last > step.index:
-                yield Kept(QUESTION, placed.start, placed.stop, last)
+        held = [(QUESTION, p.start, p.stop) for p in prompt.shared() if p.span is not None and p.span.id == QUESTION]
         if step.consumed:
-            name = self.script.output(step, ()).id
-            last = until.get((step.index, name), -1)
-            start = len(prompt) - self.script.lead(step)
-            if last > step.index:
-                yield Kept(name, start, len(prompt) + self.script.max_new_tokens(step) - 1, last)
+            most = len(prompt) + self.script.max_new_tokens(step) - 1
+            held.append((self.script.output(step, ()).id, len(prompt) - self.script.lead(step), most))
+        for span, start, stop in held:
+            if (until := self._lineage.read_after(step, span)) is not None:
+                yield Kept(span, start, stop, until)
 
     def _record(self, step: Step, call: Call, answer: Answer, size: StateBytes) -> HopRecord:
         return HopRecord(

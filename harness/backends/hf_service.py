@@ -10,37 +10,20 @@ import copy
 import heapq
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from harness.backends.hf import HF, Decoding
 from harness.backends.hf_facts import LoadedModel
-from harness.hop import HopRun, handed
+from harness.hop import HopRun, SpanCaches
 from harness.provenance import ModelFacts
 from harness.service import Answer, Call, Failed
 from harness.serving import EngineFigures
 from harness.traffic.occupancy import covered, mean_and_peak
 from kernels.dispatch import describe
-from methods.base import Hop, Method, Source, StateBytes
-
-
-@dataclass
-class Held:
-    """Caches of one trajectory by (hop, span), each until its last reader has run."""
-
-    kept: dict[tuple[int, str], tuple[Source, int]] = field(default_factory=dict)
-
-    def sources(self, wanted: Mapping[str, int]) -> dict[str, Source]:
-        return {span: self.kept[hop, span][0] for span, hop in wanted.items() if (hop, span) in self.kept}
-
-    def drop_used(self, index: int) -> None:
-        self.kept = {key: entry for key, entry in self.kept.items() if entry[1] > index}
-
-    @property
-    def nbytes(self) -> int:
-        return sum(source.kv.nbytes + sum(h.nbytes for h in source.hidden.values()) for source, _ in self.kept.values())
+from methods.base import Hop, Method, StateBytes
 
 
 @dataclass
@@ -82,7 +65,7 @@ class HFService:
         self.method = copy.deepcopy(self.pristine)
         self.method.bind(self.backend.shape, self.seed + repeat)
         self.queue: list[tuple[float, int, Call, float]] = []
-        self.held: dict[str, Held] = {}
+        self.caches: dict[str, SpanCaches] = {}
         self.count = 0
         self.begin()
 
@@ -120,7 +103,7 @@ class HFService:
 
     def end(self, trajectory: str) -> None:
         self.method.end(trajectory)
-        self.held.pop(trajectory, None)
+        self.caches.pop(trajectory, None)
         self.free_s = self.now()
 
     def state_bytes(self) -> StateBytes:
@@ -141,8 +124,8 @@ class HFService:
         )
 
     def _run(self, call: Call, dispatched_s: float, started_s: float) -> Answer:
-        held = self.held.setdefault(call.trajectory, Held())
-        upstream, first = held.sources(call.upstream), held.sources(call.first)
+        caches = self.caches.setdefault(call.trajectory, SpanCaches())
+        upstream, first = caches.sources(call.upstream), caches.sources(call.first)
         hop = Hop(call.trajectory, call.index, call.agent, call.prompt, upstream, first, call.warmup)
         going = HopRun(self.method, self.backend, hop)
         going.decide()
@@ -151,10 +134,9 @@ class HFService:
 
         def hand_on() -> None:
             for keep in call.keeps:
-                source = handed(call.agent, call.index, run, keep.start, keep.stop)
-                held.kept[call.index, keep.span] = source, keep.until
-            held.drop_used(call.index)
-            self.log.held_bytes_peak = max(self.log.held_bytes_peak, sum(h.nbytes for h in self.held.values()))
+                caches.keep(hop, run, keep.span, keep.start, keep.stop, keep.until)
+            caches.drop_used(call.index)
+            self.log.held_bytes_peak = max(self.log.held_bytes_peak, sum(c.nbytes for c in self.caches.values()))
 
         going.learn(run, hand_on)
         return Answer(

@@ -94,7 +94,7 @@ def test_reuse_computes_private_text_only_and_lets_go_of_caches(engine: HF) -> N
             assert d.result.route is Route.reuse
             private = sum(len(p) for p in d.call.prompt.private())
             assert d.result.fresh_token_layers <= private * found.layers
-    assert not found.held
+    assert not found.caches
     assert found.log.held_bytes_peak > 0
     figures = found.figures()
     assert 0 < (figures.busy_share or 0) <= 1
