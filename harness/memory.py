@@ -18,20 +18,17 @@ own bookkeeping is what is counted. Options (the rest are those of a run, such a
 from __future__ import annotations
 
 import csv
-import os
 import sys
-import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hydra.errors import HydraException
-from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.text import Text
 
-from harness.cli import USAGE, refuse_foreign_kernels
+from harness.command import attempt, composed, split
 from harness.errors import UserError
 from harness.explain import CommandLine, explain
 from harness.hint import nearest
@@ -70,9 +67,8 @@ class Options:
     out: str | None = None
 
     @classmethod
-    def parse(cls, words: Sequence[str]) -> Options:
+    def parse(cls, given: Mapping[str, str]) -> Options:
         """Raises UserError for a value that does not fit."""
-        given = dict(word.split("=", 1) for word in words)
         made = cls(
             method=tuple(given.get("method", ",".join(cls.method)).split(",")),
             shared=_counts("shared", given.get("shared"), cls.shared),
@@ -112,22 +108,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if {"-h", "--help"} & set(words):
         print(__doc__)
         return 0
-    own = [w for w in words if w.partition("=")[0] in OWN and "=" in w]
-    asked = CommandLine(tuple(w for w in words if w not in own))
-    try:
-        refuse_foreign_kernels()
+    with attempt() as tried:
+        own, rest = split(words, OWN)
+        tried.asked = CommandLine(tuple(rest))
         options = Options.parse(own)
-        found = list(lines_of(asked, options))
-    except (UserError, HydraException, OmegaConfBaseException) as error:
-        if os.environ.get("HYDRA_FULL_ERROR") == "1":
-            traceback.print_exc()
-        print(f"error: {explain(error, asked)}", file=sys.stderr)
-        return USAGE
-    print_ladder()
-    print_lines(found)
-    if options.out is not None:
-        write(found, Path(options.out).expanduser())
-    return 0
+        found = list(lines_of(tried.asked, options))
+        print_ladder()
+        print_lines(found)
+        if options.out is not None:
+            write(found, Path(options.out).expanduser())
+    return tried.code
 
 
 def lines_of(asked: CommandLine, options: Options) -> Iterator[MemoryLine]:
@@ -137,8 +127,6 @@ def lines_of(asked: CommandLine, options: Options) -> Iterator[MemoryLine]:
         UserError: for an option that does not fit, naming it.
     """
     from harness.backends.hf_facts import DTYPES
-    from harness.profile import Options as Composed
-    from harness.profile import composed
 
     if options.dtype not in DTYPES:
         raise UserError(f"dtype={options.dtype}: {nearest(options.dtype, DTYPES)}")
@@ -150,7 +138,7 @@ def lines_of(asked: CommandLine, options: Options) -> Iterator[MemoryLine]:
     for name in options.method:
         words = (*asked.overrides, f"method={name}", "task=single_stream", f"task.agents={options.agents}")
         try:
-            pooled = "pool" in composed(CommandLine(words), Composed())[0].method
+            pooled = "pool" in composed(CommandLine(words))[0].method
         except HydraException as error:
             raise UserError(explain(error, CommandLine(words))) from error
         for pool in options.pool if pooled else (None,):
@@ -161,12 +149,10 @@ def lines_of(asked: CommandLine, options: Options) -> Iterator[MemoryLine]:
 
 def _line(asked: CommandLine, options: Options, pool: int | None, dtype: torch.dtype) -> MemoryLine:
     from harness.footprint import footprint
-    from harness.profile import Options as Composed
-    from harness.profile import composed
     from harness.sizes import size_of
     from harness.validate import build
 
-    cfg, names = composed(asked, Composed())
+    cfg, names = composed(asked)
     parts = build(cfg)
     model = size_of(parts.model, names.model)
     requests = options.requests or max(options.pool) + 2

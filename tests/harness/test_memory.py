@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from harness.backends.hf import HF
+from harness.command import composed
 from harness.explain import CommandLine
 from harness.footprint import footprint, sizes_only
 from harness.ladder import Estimate, ladder
 from harness.memory import main
-from harness.profile import Options, composed
 from harness.reported import read_reported
 from harness.script import Case
 from harness.tasks.single_stream import SingleStream, StreamScript
@@ -51,7 +51,7 @@ LINES = [
 
 
 def method(line: str) -> Method:
-    cfg, _ = composed(CommandLine((*line.split(), "model=tiny", "task=single_stream")), Options())
+    cfg, _ = composed(CommandLine((*line.split(), "model=tiny", "task=single_stream")))
     made: Method = build(cfg).method
     return made
 

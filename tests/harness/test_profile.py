@@ -210,8 +210,10 @@ def test_a_profile_survives_writing(made: Callable[[str], Path], tmp_path: Path)
 
 
 def test_options_have_defaults() -> None:
-    assert Options.parse([]) == Options(None, 2, 0.05, None)
-    assert Options.parse(["step=4", "within=0.1", "out=a=b", "calibration=c"]) == Options("c", 4, 0.1, "a=b")
+    assert Options.parse({}) == Options(None, 2, 0.05, None)
+    assert Options.parse({"step": "4", "within": "0.1", "out": "a=b", "calibration": "c"}) == Options(
+        "c", 4, 0.1, "a=b"
+    )
 
 
 def test_auto_profiles_once(capsys: pytest.CaptureFixture[str]) -> None:
