@@ -118,7 +118,7 @@ class RunFolder:
     def begin(self, session: Session) -> None:
         """Add this process to the provenance, once, before it works on the run."""
         self._provenance = msgspec.structs.replace(self._provenance, sessions=[*self._provenance.sessions, session])
-        _write_json(self.path / PROVENANCE, self._provenance)
+        atomic.replace_json(self.path / PROVENANCE, self._provenance)
         self._begun = True
 
     def check_prompts(self, sha256: str) -> None:
@@ -213,7 +213,7 @@ class RunFolder:
         """
         if summary.n != len(self._rows):
             raise ValueError(f"the summary counts {summary.n} rows, {self.path} has {len(self._rows)}")
-        _write_json(self.path / SUMMARY, summary)
+        atomic.replace_json(self.path / SUMMARY, summary)
         self._complete = True
         self._states().remove()
 
@@ -249,7 +249,7 @@ class RunFolder:
         if self._begun:
             *before, last = self._provenance.sessions
             ended = [*before, msgspec.structs.replace(last, end_utc=utc_now())]
-            _write_json(self.path / PROVENANCE, msgspec.structs.replace(self._provenance, sessions=ended))
+            atomic.replace_json(self.path / PROVENANCE, msgspec.structs.replace(self._provenance, sessions=ended))
 
 
 def rewrite(path: Path, before: Sequence[Row], rows: Sequence[Row], summary: Summary, session: Session) -> None:
@@ -272,9 +272,11 @@ def rewrite(path: Path, before: Sequence[Row], rows: Sequence[Row], summary: Sum
         if tuple(rows) != tuple(before):
             atomic.replace(_spare(path), (path / ROWS).read_bytes())
         ended = msgspec.structs.replace(session, end_utc=utc_now())
-        _write_json(path / PROVENANCE, msgspec.structs.replace(provenance, sessions=[*provenance.sessions, ended]))
+        atomic.replace_json(
+            path / PROVENANCE, msgspec.structs.replace(provenance, sessions=[*provenance.sessions, ended])
+        )
         atomic.replace(path / ROWS, b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
-        _write_json(path / SUMMARY, summary)
+        atomic.replace_json(path / SUMMARY, summary)
 
 
 def _spare(path: Path) -> Path:
@@ -295,7 +297,7 @@ def _held(path: Path) -> Iterator[None]:
             name = "another process"  # which has not got as far as to say its name
         raise UserError(f"the run folder {path} is held by {name}; wait for it, or end it and try again") from None
     try:
-        _write_json(holder, Holder(os.getpid(), socket.gethostname(), utc_now()))
+        atomic.replace_json(holder, Holder(os.getpid(), socket.gethostname(), utc_now()))
         yield
     finally:
         holder.unlink(missing_ok=True)
@@ -309,7 +311,7 @@ def _claim(path: Path, config_yaml: str, identity: str) -> Provenance:
         if read_rows(path).rows or (path / SUMMARY).exists():
             raise UserError(f"{path} has results but no {CONFIG}; move the folder away to run this configuration")
         made = Provenance(identity_sha256=_sha256(identity), config_sha256=_sha256(config_yaml), sessions=[])
-        _write_json(path / PROVENANCE, made)
+        atomic.replace_json(path / PROVENANCE, made)
         atomic.replace(config, config_yaml.encode())
         return made
     provenance = read_provenance(path)
@@ -320,10 +322,6 @@ def _claim(path: Path, config_yaml: str, identity: str) -> Provenance:
     if provenance.config_sha256 != hashlib.sha256(config.read_bytes()).hexdigest():
         raise UserError(f"{config} was edited after the run began; undo that, or move the folder away to start over")
     return provenance
-
-
-def _write_json(path: Path, value: msgspec.Struct) -> None:
-    atomic.replace(path, msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
 
 
 def _sha256(text: str) -> str:

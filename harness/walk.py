@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from harness.answered import hop_record
 from harness.lineage import Lineage
-from harness.records import HopRecord, Route, StateSize
+from harness.records import HopRecord, StateSize
 from harness.script import Case, Script
 from harness.service import Answer, Call, Kept
 from harness.trajectory import EXTRACTION_TOKENS
@@ -71,7 +72,9 @@ class Walk:
             self.final, self.over = self.script.extracted(self.final, ids), True
             return
         step = self.script.steps[self._index]
-        record = self._record(step, call, answer, size)
+        record = msgspec.structs.replace(
+            hop_record(call, answer, self.script.text(ids)), state_bytes=StateSize.of(size.base, size.correction)
+        )
         if step.consumed:
             span = self.script.output(step, ids)
             self._spans[span.id] = span
@@ -124,23 +127,3 @@ class Walk:
         for span, start, stop in held:
             if (until := self._lineage.read_after(step, span)) is not None:
                 yield Kept(span, start, stop, until)
-
-    def _record(self, step: Step, call: Call, answer: Answer, size: StateBytes) -> HopRecord:
-        return HopRecord(
-            agent=call.agent,
-            index=step.index,
-            route=answer.route,
-            warmup=call.warmup,
-            source_hop=not call.upstream and answer.route is Route.dense,
-            prompt_tokens=len(call.prompt),
-            shared_tokens=sum(len(p) for p in call.prompt.shared()),
-            fresh_token_layers=answer.fresh_token_layers,
-            output_tokens=len(answer.output_ids),
-            output_ids=list(answer.output_ids),
-            output=self.script.text(answer.output_ids),
-            ttft_s=answer.first_token_s - call.due_s,
-            e2e_s=answer.learned_s - call.due_s,
-            phases=answer.phases,
-            state_bytes=StateSize.of(size.base, size.correction),
-            notes=dict(answer.notes),
-        )

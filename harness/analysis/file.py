@@ -19,4 +19,4 @@ def place(subject: str, names: Choices, out: str | None) -> Path:
 def write(found: msgspec.Struct, path: Path) -> None:
     """Replace the file as a whole; its folder is made."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic.replace(path, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+    atomic.replace_json(path, found)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import copy
 import heapq
 import time
-import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
+from msgspec.structs import replace
 
 from harness.backends.hf import HF, Decoding
 from harness.backends.hf_facts import LoadedModel
@@ -21,17 +21,14 @@ from harness.hop import HopRun, SpanCaches
 from harness.provenance import ModelFacts
 from harness.service import Answer, Call, Failed
 from harness.serving import EngineFigures
-from harness.traffic.occupancy import covered, mean_and_peak
-from kernels.dispatch import describe
+from harness.traffic.occupancy import Occupancy, covered
 from methods.base import Hop, Method, StateBytes
 
 
 @dataclass
-class Log:
-    """Intervals on the clock since :meth:`HFService.begin`: in the queue, at work."""
+class Log(Occupancy):
+    """Since :meth:`HFService.begin`."""
 
-    waiting: list[tuple[float, float]] = field(default_factory=list)
-    running: list[tuple[float, float]] = field(default_factory=list)
     held_bytes_peak: int = 0
 
 
@@ -51,15 +48,7 @@ class HFService:
 
     @property
     def model(self) -> ModelFacts:
-        loaded = self.loaded
-        return ModelFacts(
-            id=loaded.facts.name,
-            revision=loaded.facts.revision,
-            dtype=str(loaded.dtype).removeprefix("torch."),
-            device=str(loaded.device),
-            attention=loaded.model.config._attn_implementation,
-            kernels=describe(self.backend.shape.device),
-        )
+        return self.loaded.provenance()
 
     def reset(self, repeat: int) -> None:
         self.method = copy.deepcopy(self.pristine)
@@ -110,18 +99,8 @@ class HFService:
         return self.method.state_bytes()
 
     def figures(self) -> EngineFigures:
-        seconds = self.now()
-        waiting_mean, waiting_max = mean_and_peak(self.log.waiting, seconds)
-        running_mean, running_max = mean_and_peak(self.log.running, seconds)
-        return EngineFigures(
-            seconds=seconds,
-            busy_share=covered(self.log.running) / seconds if seconds > 0 else None,
-            waiting_mean=waiting_mean,
-            waiting_max=waiting_max,
-            running_mean=running_mean,
-            running_max=running_max,
-            held_bytes_peak=self.log.held_bytes_peak,
-        )
+        found = self.log.figures(self.now(), covered(self.log.running))
+        return replace(found, held_bytes_peak=self.log.held_bytes_peak)
 
     def _run(self, call: Call, dispatched_s: float, started_s: float) -> Answer:
         caches = self.caches.setdefault(call.trajectory, SpanCaches())
@@ -154,9 +133,7 @@ class HFService:
         )
 
     def _failed(self, call: Call, error: BaseException, out_of_memory: bool = False) -> Failed:
-        text = str(error).strip().splitlines()
-        message = f"{type(error).__name__}: {text[0] if text else 'no message'}"
-        found = Failed(call.id, self.now(), message, out_of_memory, traceback.format_exc())
+        found = Failed.of(call, self.now(), error, out_of_memory)
         if self.backend.shape.device.type == "cuda":
             torch.cuda.empty_cache()
         return found
