@@ -16,8 +16,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from harness.backends.hf import HF, Decoding, Run
+from harness.backends.hf import HF
 from harness.backends.hf_cache import RowCache
+from harness.backends.hf_run import Decoding, Run
 from harness.clock import Clock, Stopwatch
 from harness.errors import UserError
 from harness.hop import SpanCaches

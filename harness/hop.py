@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from harness.backends.hf import HF, Decoding, Run
+from harness.backends.hf import HF
+from harness.backends.hf_run import Decoding, Run
 from harness.clock import Stopwatch
 from harness.records import Phases, Route
 from methods.base import KV, Dense, Hop, Method, Plan, Source

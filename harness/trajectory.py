@@ -8,7 +8,8 @@ from functools import cached_property
 
 import msgspec
 
-from harness.backends.hf import HF, Decoding, Run
+from harness.backends.hf import HF
+from harness.backends.hf_run import Decoding, Run
 from harness.clock import Clock
 from harness.fidelity import Fidelity, compare
 from harness.hop import HopRun, SpanCaches

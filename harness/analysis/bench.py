@@ -10,7 +10,8 @@ from harness.analysis.measure import Energies, at_reuse, rank_correlation, span_
 from harness.analysis.replay import Recorded, ask, teach
 from harness.analysis.ridge_file import Downstream, Foreseen, Gate, Remaining
 from harness.analysis.ridge_options import Options
-from harness.backends.hf import HF, Decoding
+from harness.backends.hf import HF
+from harness.backends.hf_run import Decoding
 from harness.fidelity import kl_divergence
 from methods.base import Method, Reuse
 

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import torch
 from msgspec.structs import replace
 
-from harness.backends.hf import HF, Decoding
+from harness.backends.hf import HF
 from harness.backends.hf_facts import LoadedModel
+from harness.backends.hf_run import Decoding
 from harness.hop import HopRun, SpanCaches
 from harness.provenance import ModelFacts
 from harness.service import Answer, Call, Failed

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from harness.backends.hf import HF, Decoding
+from harness.backends.hf import HF
 from harness.backends.hf_facts import LoadedModel, ModelFacts
+from harness.backends.hf_run import Decoding
 from harness.backends.hf_service import HFService
 from harness.records import Route
 from harness.service import Answer
