@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import copy
 import traceback
-from collections.abc import Sequence
 from typing import Any
 
 import torch
-from omegaconf import DictConfig
 
 from harness.backends.hf_model import LoadedModel
 from harness.backends.hf_rope import shape_of
-from harness.config import Choices
 from harness.errors import in_one_line
 from harness.progress import counted
 from harness.records import Row, StateSize, Status
 from harness.samples import Turn, failed, finished, peak_bytes
 from harness.sampling import Sampling
-from harness.script import Case
-from harness.store import RunFolder
 from harness.trajectory import Runner
-from harness.validate import Parts
-from harness.workload import Workload
 from kernels.dispatch import using
 from methods.base import Method, Shape
 
@@ -32,25 +25,14 @@ OOM_LIMIT = 3  # after so many samples in a row without memory, the rest is reco
 class Execution(Sampling):
     """One sample after the other in the transformers engine."""
 
-    def __init__(
-        self,
-        cfg: DictConfig,
-        parts: Parts,
-        workload: Workload,
-        names: Choices,
-        store: RunFolder,
-        cases: Sequence[Case],
-    ) -> None:
-        super().__init__(cfg, parts, workload, names, store, cases)
-        self.loaded: LoadedModel = parts.model.load()
-        self.shape: Shape = shape_of(self.loaded.model)
-        parts.backend.attach(self.loaded.model, self.shape, self.loaded.reader)
-        self.pristine: Method = parts.method
-        self.script = workload.write(self.loaded.tokenizer, frozenset(self.loaded.stop_ids), self.loaded.reader)
-
     def execute(self, prompt_sha256: str) -> None:
-        """Run what is not done, a row at a time, on the chosen kernels."""
-        with using(self.parts.backend.kernels):
+        """Load the model, and run what is not done, a row at a time, on the chosen kernels."""
+        backend = self.parts.backend
+        self.loaded: LoadedModel = self.parts.model.load()
+        self.shape: Shape = shape_of(self.loaded.model)
+        backend.attach(self.loaded.model, self.shape, self.loaded.reader)
+        self.script = self.workload.write(self.loaded.tokenizer, frozenset(self.loaded.stop_ids), self.loaded.reader)
+        with using(backend.kernels):
             self._execute(prompt_sha256)
 
     def _execute(self, prompt_sha256: str) -> None:
@@ -85,7 +67,7 @@ class Execution(Sampling):
 
     def _fresh(self, repeat: int) -> Method:
         """The method with empty pools; each repeat has its own, and its own sketch seed."""
-        method = copy.deepcopy(self.pristine)
+        method: Method = copy.deepcopy(self.parts.method)
         method.bind(self.shape, int(self.cfg.seed) + repeat)
         return method
 

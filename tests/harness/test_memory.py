@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -50,10 +52,15 @@ LINES = [
 ]
 
 
-def method(line: str) -> Method:
+@cache
+def unbound(line: str) -> Method:
     cfg, _ = composed(CommandLine((*line.split(), "model=tiny", "task=single_stream")))
     made: Method = build(cfg).method
     return made
+
+
+def method(line: str) -> Method:
+    return deepcopy(unbound(line))
 
 
 class Letters:
