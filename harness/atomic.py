@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 
 def replace(path: Path, data: bytes) -> None:
@@ -25,6 +28,11 @@ def replace(path: Path, data: bytes) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def replace_json(path: Path, value: Any) -> None:
+    """Make ``path`` hold ``value`` (structs and what they are made of) as indented JSON."""
+    replace(path, msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
 
 
 def write(handle: int, data: bytes) -> None:

@@ -13,8 +13,9 @@ from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
-from harness.backends.hf import HF, Decoding
+from harness.backends.hf import HF
 from harness.backends.hf_rope import shape_of
+from harness.backends.hf_run import Decoding
 from harness.config import Choices
 from harness.errors import UserError
 from harness.fidelity import kl_divergence

@@ -3,67 +3,40 @@
 from __future__ import annotations
 
 import copy
-import sys
 import traceback
-from collections.abc import Sequence
 from typing import Any
 
 import torch
-from omegaconf import DictConfig
 
 from harness.backends.hf_model import LoadedModel
 from harness.backends.hf_rope import shape_of
-from harness.config import Choices
+from harness.errors import in_one_line
 from harness.progress import counted
-from harness.provenance import ModelFacts, collect
 from harness.records import Row, StateSize, Status
-from harness.samples import Turn, failed, finished, heading, in_order, peak_bytes
-from harness.script import Case
-from harness.store import RunFolder
-from harness.summarise import Heading
+from harness.samples import Turn, failed, finished, peak_bytes
+from harness.sampling import Sampling
 from harness.trajectory import Runner
-from harness.validate import Parts
-from harness.workload import Workload
-from kernels.dispatch import describe, using
+from kernels.dispatch import using
 from methods.base import Method, Shape
 
 OOM_LIMIT = 3  # after so many samples in a row without memory, the rest is recorded as such and not tried
 
 
-class Execution:
-    """The expensive part of a run: a loaded model and the samples that are not done yet."""
-
-    def __init__(
-        self,
-        cfg: DictConfig,
-        parts: Parts,
-        workload: Workload,
-        names: Choices,
-        store: RunFolder,
-        cases: Sequence[Case],
-    ) -> None:
-        self.cfg, self.parts, self.workload, self.names, self.store = cfg, parts, workload, names, store
-        self.turns = in_order(cases, cfg.repeats, cfg.seed)
-        self.loaded: LoadedModel = parts.model.load()
-        self.shape: Shape = shape_of(self.loaded.model)
-        parts.backend.attach(self.loaded.model, self.shape, self.loaded.reader)
-        self.pristine: Method = parts.method
-        self.script = workload.write(self.loaded.tokenizer, frozenset(self.loaded.stop_ids), self.loaded.reader)
-        self.command = ""
-
-    @property
-    def heading(self) -> Heading:
-        return heading(self.cfg, self.parts, self.names, self.shape.layers, self.command, self.loaded.facts.revision)
+class Execution(Sampling):
+    """One sample after the other in the transformers engine."""
 
     def execute(self, prompt_sha256: str) -> None:
-        """Run what is not done, a row at a time, on the chosen kernels."""
-        with using(self.parts.backend.kernels):
+        """Load the model, and run what is not done, a row at a time, on the chosen kernels."""
+        backend = self.parts.backend
+        self.loaded: LoadedModel = self.parts.model.load()
+        self.shape: Shape = shape_of(self.loaded.model)
+        backend.attach(self.loaded.model, self.shape, self.loaded.reader)
+        self.script = self.workload.write(self.loaded.tokenizer, frozenset(self.loaded.stop_ids), self.loaded.reader)
+        with using(backend.kernels):
             self._execute(prompt_sha256)
 
     def _execute(self, prompt_sha256: str) -> None:
-        session = collect(self._model_facts(), self.workload.data, prompt_sha256)
-        self.command = session.command
-        self.store.begin(session)
+        self.begin(self.loaded.provenance(), self.shape.layers, prompt_sha256)
         method, done = self._resume()
         failures = 0
         with counted(f"{self.names.method} on {self.parts.task.name}", len(self.turns), done) as advance:
@@ -83,20 +56,18 @@ class Execution:
         """The method as of the last finished row, and how many rows are finished."""
         if not self.store.rows:
             return None, 0
-        method = self._fresh(self.turns[max(len(self.store.rows) - 1, 0)].repeat)
-        if method.snapshot() is not None:
-            resumed = self.store.resume_state()
-            if resumed.warning:
-                print(f"warning: {resumed.warning}", file=sys.stderr)
-            if resumed.snapshot is None:
-                return None, 0
-            method = self._fresh(self.turns[max(len(self.store.rows) - 1, 0)].repeat)
-            method.restore(resumed.snapshot)
-        return method, len(self.store.rows)
+        stateful = self._fresh(0).snapshot() is not None
+        done, snapshot = self.resume(stateful)
+        if not done:
+            return None, 0
+        method = self._fresh(self.turns[done - 1].repeat)
+        if snapshot is not None:
+            method.restore(snapshot)
+        return method, done
 
     def _fresh(self, repeat: int) -> Method:
         """The method with empty pools; each repeat has its own, and its own sketch seed."""
-        method = copy.deepcopy(self.pristine)
+        method: Method = copy.deepcopy(self.parts.method)
         method.bind(self.shape, int(self.cfg.seed) + repeat)
         return method
 
@@ -120,17 +91,13 @@ class Execution:
         try:
             done = runner.run(case)
         except (torch.OutOfMemoryError, MemoryError) as error:
-            return self._back(turn, before), failed(turn, Status.oom, _first_line(error))
+            return self._back(turn, before), failed(turn, Status.oom, in_one_line(error))
         except Exception as error:  # a sample that fails is a row with a status, never the end of the run
-            self._log_failure(case)
-            return self._back(turn, before), failed(turn, Status.error, _first_line(error))
+            self.note(case.sample_id, traceback.format_exc())
+            return self._back(turn, before), failed(turn, Status.error, in_one_line(error))
         size = method.state_bytes()
         found = StateSize.of(size.base, size.correction)
         return method, finished(turn, self.script.text(done.final_ids), done, found, peak_bytes(self.shape.device))
-
-    def _log_failure(self, case: Case) -> None:
-        with (self.store.path / "errors.log").open("a", encoding="utf-8") as log:
-            log.write(f"sample {case.sample_id}\n{traceback.format_exc()}\n")
 
     def _back(self, turn: Turn, before: Any) -> Method:
         method = self._fresh(turn.repeat)
@@ -143,19 +110,3 @@ class Execution:
     def _reset_peak(self) -> None:
         if self.shape.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.shape.device)
-
-    def _model_facts(self) -> ModelFacts:
-        loaded = self.loaded
-        return ModelFacts(
-            id=loaded.facts.name,
-            revision=loaded.facts.revision,
-            dtype=str(loaded.dtype).removeprefix("torch."),
-            device=str(loaded.device),
-            attention=loaded.model.config._attn_implementation,
-            kernels=describe(self.shape.device),
-        )
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0] if text else 'no message'}"

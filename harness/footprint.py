@@ -16,15 +16,17 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from harness.backends.hf import HF, Decoding, Run
+from harness.backends.hf import HF
 from harness.backends.hf_cache import RowCache
+from harness.backends.hf_run import Decoding, Run
 from harness.clock import Clock, Stopwatch
 from harness.errors import UserError
+from harness.hop import SpanCaches
 from harness.media import Media
 from harness.records import HopRecord, StateSize
 from harness.script import Case
 from harness.tasks.single_stream import SingleStream, StreamScript
-from harness.trajectory import Held, Runner
+from harness.trajectory import Runner
 from harness.workflow import Step
 from methods.base import KV, Dense, Method, Plan, Rope, Shape
 from methods.segment import Prompt, Span
@@ -142,9 +144,9 @@ class _Sizing(Runner):
     peak_bytes: int = 0
     longest: int = 0
 
-    def _hop(self, case: Case, step: Step, spans: dict[str, Span], held: Held) -> tuple[HopRecord, Run, float]:
-        before = sum(source.kv.nbytes for source in held.kept.values())
-        record, run, spent = super()._hop(case, step, spans, held)
+    def _hop(self, case: Case, step: Step, spans: dict[str, Span], caches: SpanCaches) -> tuple[HopRecord, Run, float]:
+        before = sum(source.kv.nbytes for source, _ in caches.kept.values())
+        record, run, spent = super()._hop(case, step, spans, caches)
         self.peak_bytes = max(self.peak_bytes, before + run.cache.keys.nbytes + run.cache.values.nbytes)
         self.longest = max(self.longest, run.prompt_tokens)
         return record, run, spent

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from harness.backends.hf import HF, Decoding, Run
+from harness.backends.hf import HF
+from harness.backends.hf_run import Decoding, Run
 from harness.clock import Stopwatch
 from harness.records import Phases, Route
 from methods.base import KV, Dense, Hop, Method, Plan, Source
@@ -90,7 +91,26 @@ class HopRun:
         return {**self.method.notes(), **self.encoder.notes()}
 
 
-def handed(agent: str, hop: int, run: Run, start: int, stop: int) -> Source:
-    """Rows ``[start, stop)`` of what a hop holds, copied for those who read them later."""
-    hidden = {layer: run.hidden(layer, start, stop) for layer in run.hiddens}
-    return Source(agent, hop, run.kv(start, stop), hidden)
+@dataclass(eq=False)
+class SpanCaches:
+    """What hops of one trajectory left for later ones: copies of their rows by (hop, span), each until its last reader
+    has run."""
+
+    kept: dict[tuple[int, str], tuple[Source, int]] = field(default_factory=dict)
+
+    def sources(self, wanted: Mapping[str, int]) -> dict[str, Source]:
+        """By span, the cache of the hop that ``wanted`` names; a span which that hop did not leave is absent."""
+        return {span: self.kept[hop, span][0] for span, hop in wanted.items() if (hop, span) in self.kept}
+
+    def keep(self, hop: Hop, run: Run, span: str, start: int, stop: int, until: int) -> None:
+        """Copy rows ``[start, stop)`` of what ``hop`` holds, for readers up to hop ``until``."""
+        hidden = {layer: run.hidden(layer, start, stop) for layer in run.hiddens}
+        self.kept[hop.index, span] = Source(hop.agent, hop.index, run.kv(start, stop), hidden), until
+
+    def drop_used(self, index: int) -> None:
+        """Hop ``index`` has run."""
+        self.kept = {key: entry for key, entry in self.kept.items() if entry[1] > index}
+
+    @property
+    def nbytes(self) -> int:
+        return sum(source.kv.nbytes + sum(h.nbytes for h in source.hidden.values()) for source, _ in self.kept.values())

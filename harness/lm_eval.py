@@ -20,28 +20,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sys
-import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.table import Table
 
 from harness import atomic
-from harness.cli import USAGE, refuse_foreign_kernels
+from harness.command import attempt, composed, split
 from harness.config import GROUPS, Choices
 from harness.errors import UserError
-from harness.explain import CommandLine, explain
+from harness.explain import CommandLine
 from harness.folder import read_rows
 from harness.identity import identify
-from harness.profile import Options, composed
 from harness.records import Status
 from harness.run import complete
 from harness.tasks.number import gold_number, last_number
@@ -81,7 +76,7 @@ class Kvcmas(LM):  # type: ignore[misc,unused-ignore]
             raise UserError(f"batch_size={batch_size}: requests run one at a time; leave it out")
         given = {**overrides} if device is None else {"model.device": device, **overrides}
         words = [f"{name}={_word(value) if value is not None else _nothing(name)}" for name, value in given.items()]
-        self.cfg, chosen = composed(CommandLine(("task=lm_eval", *words)), Options())
+        self.cfg, chosen = composed(CommandLine(("task=lm_eval", *words)))
         self.names: Choices = chosen
         self.parts = build(self.cfg)  # every mistake in the options is found here
         self.asked = ""
@@ -192,23 +187,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not words or {"-h", "--help"} & set(words):
         print(__doc__)
         return 0
-    own = dict(word.split("=", 1) for word in words if word.partition("=")[0] in OWN and "=" in word)
-    rest = [word for word in words if word.partition("=")[0] not in OWN]
-    try:
-        refuse_foreign_kernels()
+    with attempt() as tried:
         if "--model" in words:
             return _their_command_line(words)
+        own, rest = split(words, OWN)
+        tried.asked = CommandLine(tuple(rest))
         if odd := [word for word in rest if "=" not in word or word.startswith(("-", "task="))]:
             raise UserError(f"{odd[0]}: expected options such as tasks=<name> method=kvcmas model=tiny")
         if not own.get("tasks"):
             raise UserError("tasks is missing; name one of lm-eval's tasks or a YAML file: tasks=<name>")
         evaluate(rest, own)
-    except (UserError, HydraException, OmegaConfBaseException) as error:
-        if os.environ.get("HYDRA_FULL_ERROR") == "1":
-            traceback.print_exc()
-        print(f"error: {explain(error, CommandLine(tuple(rest)))}", file=sys.stderr)
-        return USAGE
-    return 0
+    return tried.code
 
 
 def _their_command_line(words: Sequence[str]) -> int:

@@ -18,20 +18,17 @@ own bookkeeping is what is counted. Options (the rest are those of a run, such a
 from __future__ import annotations
 
 import csv
-import os
 import sys
-import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hydra.errors import HydraException
-from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.text import Text
 
-from harness.cli import USAGE, refuse_foreign_kernels
+from harness.command import attempt, composed, split
 from harness.errors import UserError
 from harness.explain import CommandLine, explain
 from harness.hint import nearest
@@ -70,9 +67,8 @@ class Options:
     out: str | None = None
 
     @classmethod
-    def parse(cls, words: Sequence[str]) -> Options:
+    def parse(cls, given: Mapping[str, str]) -> Options:
         """Raises UserError for a value that does not fit."""
-        given = dict(word.split("=", 1) for word in words)
         made = cls(
             method=tuple(given.get("method", ",".join(cls.method)).split(",")),
             shared=_counts("shared", given.get("shared"), cls.shared),
@@ -89,7 +85,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Held:
+class MemoryLine:
     """A line of the table; every size in bytes."""
 
     model: str
@@ -112,33 +108,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if {"-h", "--help"} & set(words):
         print(__doc__)
         return 0
-    own = [w for w in words if w.partition("=")[0] in OWN and "=" in w]
-    asked = CommandLine(tuple(w for w in words if w not in own))
-    try:
-        refuse_foreign_kernels()
+    with attempt() as tried:
+        own, rest = split(words, OWN)
+        tried.asked = CommandLine(tuple(rest))
         options = Options.parse(own)
-        found = list(held(asked, options))
-    except (UserError, HydraException, OmegaConfBaseException) as error:
-        if os.environ.get("HYDRA_FULL_ERROR") == "1":
-            traceback.print_exc()
-        print(f"error: {explain(error, asked)}", file=sys.stderr)
-        return USAGE
-    print_ladder()
-    print_held(found)
-    if options.out is not None:
-        write(found, Path(options.out).expanduser())
-    return 0
+        found = list(lines_of(tried.asked, options))
+        print_ladder()
+        print_lines(found)
+        if options.out is not None:
+            write(found, Path(options.out).expanduser())
+    return tried.code
 
 
-def held(asked: CommandLine, options: Options) -> Iterator[Held]:
+def lines_of(asked: CommandLine, options: Options) -> Iterator[MemoryLine]:
     """A line for every method, pool size and length.
 
     Raises:
         UserError: for an option that does not fit, naming it.
     """
     from harness.backends.hf_facts import DTYPES
-    from harness.profile import Options as Composed
-    from harness.profile import composed
 
     if options.dtype not in DTYPES:
         raise UserError(f"dtype={options.dtype}: {nearest(options.dtype, DTYPES)}")
@@ -150,7 +138,7 @@ def held(asked: CommandLine, options: Options) -> Iterator[Held]:
     for name in options.method:
         words = (*asked.overrides, f"method={name}", "task=single_stream", f"task.agents={options.agents}")
         try:
-            pooled = "pool" in composed(CommandLine(words), Composed())[0].method
+            pooled = "pool" in composed(CommandLine(words))[0].method
         except HydraException as error:
             raise UserError(explain(error, CommandLine(words))) from error
         for pool in options.pool if pooled else (None,):
@@ -159,20 +147,18 @@ def held(asked: CommandLine, options: Options) -> Iterator[Held]:
                 yield _line(CommandLine((*words, *chosen, f"task.shared_tokens={tokens}")), options, pool, dtype)
 
 
-def _line(asked: CommandLine, options: Options, pool: int | None, dtype: torch.dtype) -> Held:
+def _line(asked: CommandLine, options: Options, pool: int | None, dtype: torch.dtype) -> MemoryLine:
     from harness.footprint import footprint
-    from harness.profile import Options as Composed
-    from harness.profile import composed
     from harness.sizes import size_of
     from harness.validate import build
 
-    cfg, names = composed(asked, Composed())
+    cfg, names = composed(asked)
     parts = build(cfg)
     model = size_of(parts.model, names.model)
     requests = options.requests or max(options.pool) + 2
     found = footprint(parts.method, model.shape(dtype), parts.task, requests, options.sightings)
     weights = model.weight_bytes(dtype)
-    return Held(
+    return MemoryLine(
         names.model, names.method, pool, parts.task.shared_tokens, options.agents, requests, found.state.base,
         found.state.correction, found.state.total, found.request_bytes, weights,
         found.state.total + found.request_bytes + weights,
@@ -193,7 +179,7 @@ def print_ladder(console: Console | None = None) -> None:
     console.print(Text(f"\n{NOTE}"), soft_wrap=True)
 
 
-def print_held(found: Sequence[Held], console: Console | None = None) -> None:
+def print_lines(found: Sequence[MemoryLine], console: Console | None = None) -> None:
     console = console or Console(width=100)
     first = found[0]
     table = columns("method", "pool", "shared", "base", "corrections", "kept", "request", "total")
@@ -207,12 +193,12 @@ def print_held(found: Sequence[Held], console: Console | None = None) -> None:
     console.print(Text(f"\n{NOTE_OURS}"), soft_wrap=True)
 
 
-def write(found: Sequence[Held], path: Path) -> None:
+def write(found: Sequence[MemoryLine], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8", newline="") as stream:
-        lines = csv.DictWriter(stream, [f.name for f in fields(Held)])
-        lines.writeheader()
-        lines.writerows(asdict(line) for line in found)
+        table = csv.DictWriter(stream, [f.name for f in fields(MemoryLine)])
+        table.writeheader()
+        table.writerows(asdict(line) for line in found)
     print(f"written: {path}")
 
 

@@ -13,23 +13,15 @@ file. Options besides those of a run:
 
 from __future__ import annotations
 
-import os
 import sys
-import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
-from harness.cli import USAGE, refuse_foreign_kernels
-from harness.config import COMPONENTS, CONF, Choices, register
+from harness.command import attempt, composed, elsewhere, split
+from harness.config import Choices
 from harness.errors import UserError
-from harness.explain import CommandLine, explain
+from harness.explain import CommandLine
 
 OWN = ("calibration", "step", "within", "out")
 
@@ -44,9 +36,8 @@ class Options:
     out: str | None = None
 
     @classmethod
-    def parse(cls, words: Sequence[str]) -> Options:
+    def parse(cls, given: Mapping[str, str]) -> Options:
         """Raises UserError for a value that does not fit."""
-        given = dict(word.split("=", 1) for word in words)
         try:
             step, within = int(given.get("step", cls.step)), float(given.get("within", cls.within))
         except ValueError as error:
@@ -62,59 +53,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not words or {"-h", "--help"} & set(words):
         print(__doc__)
         return 0
-    asked = CommandLine(())
-    try:
-        refuse_foreign_kernels()
+    with attempt() as tried:
         words, config_dir = elsewhere(words)
-        own = [w for w in words if w.partition("=")[0] in OWN and "=" in w]
-        asked = CommandLine(tuple(w for w in words if w not in own), config_dir=config_dir)
+        own, rest = split(words, OWN)
+        tried.asked = CommandLine(tuple(rest), config_dir=config_dir)
         options = Options.parse(own)
-        cfg, names = composed(asked, options)
+        cfg, names = composed(tried.asked)
+        if options.calibration is not None:
+            if "source" not in cfg.task:
+                raise UserError(f"calibration={options.calibration}: task={names.task} reads no data; leave it out")
+            cfg.task.source = options.calibration
         # Imported here: help and refused options need neither torch nor transformers.
         from harness.calibration import profile
 
         profile(cfg, names, options)
-    except (UserError, HydraException, OmegaConfBaseException) as error:
-        if os.environ.get("HYDRA_FULL_ERROR") == "1":
-            traceback.print_exc()
-        print(f"error: {explain(error, asked)}", file=sys.stderr)
-        return USAGE
-    return 0
-
-
-def elsewhere(words: Sequence[str]) -> tuple[list[str], str | None]:
-    """``words`` without ``--config-dir DIR``, and that folder of further YAML files.
-
-    Raises:
-        UserError: if the flag has no folder, or one that does not exist.
-    """
-    rest, found = list[str](), None
-    given = iter(words)
-    for word in given:
-        flag, equals, value = word.partition("=")
-        if flag not in ("--config-dir", "-cd"):
-            rest.append(word)
-            continue
-        found = value if equals else next(given, "")
-        if not Path(found).is_dir() or not found:
-            raise UserError(f"--config-dir {found}: expected a folder of YAML files, in folders named after the groups")
-    return rest, found
-
-
-def composed(asked: CommandLine, options: Options) -> tuple[DictConfig, Choices]:
-    """The configuration of the run ``asked`` for over the calibration data, and the names of its choices."""
-    register()
-    further = [] if asked.config_dir is None else [f"hydra.searchpath=[file://{Path(asked.config_dir).resolve()}]"]
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
-        whole = compose("config", [*asked.overrides, *further], return_hydra_config=True)
-    names = Choices(*(str(whole.hydra.runtime.choices[group]) for group in COMPONENTS))
-    cfg = OmegaConf.masked_copy(whole, [str(key) for key in whole if key != "hydra"])
-    if options.calibration is not None:
-        if "source" not in cfg.task:
-            raise UserError(f"calibration={options.calibration}: task={names.task} reads no data; leave it out")
-        cfg.task.source = options.calibration
-    return cfg, names
+    return tried.code
 
 
 def place(names: Choices, options: Options) -> Path:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from omegaconf import DictConfig, OmegaConf
 
-from harness.atomic import replace
+from harness.atomic import replace_json
 from harness.backends.hf_facts import ModelFacts
 from harness.errors import UserError
 from harness.hint import nearest
@@ -66,7 +66,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     def write(self, path: Path) -> None:
         """Replace ``path``, whose folders are made, as a whole."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace(path, msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
+        replace_json(path, self)
 
     @classmethod
     def read(cls, path: Path) -> Profile:

@@ -9,17 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from omegaconf import DictConfig
 
-from harness.config import Choices
 from harness.judged import judged
 from harness.records import Row, StateSize, Status
 from harness.script import Case
-from harness.summarise import Heading
-from harness.tasks.base import Executed
 from harness.trajectory import Finished
-from harness.validate import Parts
-from harness.verified import verified
 
 
 @dataclass(frozen=True)
@@ -84,21 +78,3 @@ def peak_bytes(device: torch.device | None) -> int:
         return torch.cuda.max_memory_allocated(device)
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def heading(cfg: DictConfig, parts: Parts, names: Choices, layers: int, command: str, revision: str) -> Heading:
-    """What the summary says of the run as a whole; ``revision`` is the model's."""
-    return Heading(
-        task=str(parts.task.name),
-        method=names.method,
-        model=names.model,
-        backend=names.backend,
-        layers=layers,
-        command=command,
-        programs=isinstance(parts.task, Executed),
-        verified=verified(names.method, names.model, revision, str(cfg.method._target_)),
-        built_from=str(cfg.method.get("fidelity") or ""),
-        glue=str(cfg.method.get("glue") or "recompute"),
-        teacher_forcing=bool(cfg.teacher_forcing),
-        early=int(cfg.early),
-    )

@@ -19,14 +19,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hydra.errors import HydraException
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
-from harness.cli import USAGE, refuse_foreign_kernels
+from harness.command import attempt, composed, elsewhere, split
 from harness.errors import UserError
-from harness.explain import CommandLine, explain
-from harness.profile import Options, composed, elsewhere
+from harness.explain import CommandLine
 
 OWN = ("host", "port")
 
@@ -37,21 +34,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not words or {"-h", "--help"} & set(words):
         print(__doc__)
         return 0
-    asked = CommandLine(())
-    try:
-        refuse_foreign_kernels()
+    with attempt() as tried:
         words, config_dir = elsewhere(words)
-        own = dict(w.split("=", 1) for w in words if w.partition("=")[0] in OWN and "=" in w)
+        own, rest = split(words, OWN)
+        tried.asked = CommandLine(("backend=vllm", *rest), config_dir=config_dir)
         if not own.get("port", "8000").isdigit():
             raise UserError(f"port={own['port']}: expected a number")
-        overrides = tuple(w for w in words if w.partition("=")[0] not in OWN)
-        asked = CommandLine(("backend=vllm", *overrides), config_dir=config_dir)
-        command, environment = server(asked, own.get("host", "127.0.0.1"), int(own.get("port", "8000")))
-    except (UserError, HydraException, OmegaConfBaseException) as error:
-        print(f"error: {explain(error, asked)}", file=sys.stderr)
-        return USAGE
-    os.execve(sys.executable, command, {**os.environ, **environment})
-    return 0  # not reached
+        command, environment = server(tried.asked, own.get("host", "127.0.0.1"), int(own.get("port", "8000")))
+        os.execve(sys.executable, command, {**os.environ, **environment})
+    return tried.code
 
 
 def server(asked: CommandLine, host: str, port: int) -> tuple[list[str], dict[str, str]]:
@@ -62,7 +53,7 @@ def server(asked: CommandLine, host: str, port: int) -> tuple[list[str], dict[st
     """
     from harness.validate import build
 
-    cfg, names = composed(asked, Options())
+    cfg, names = composed(asked)
     parts = build(cfg)
     seed = int(cfg.seed)
     if not hasattr(parts.backend, "settings"):

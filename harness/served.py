@@ -7,7 +7,6 @@ which hop was faster, and a resumed run goes on at the beginning of a block.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
@@ -16,15 +15,11 @@ from omegaconf import DictConfig
 from harness.config import Choices
 from harness.errors import UserError
 from harness.progress import counted
-from harness.provenance import collect
 from harness.records import Row, StateSize, Status
-from harness.samples import Turn, failed, finished, heading, in_order, peak_bytes
-from harness.script import Case
+from harness.samples import Turn, failed, finished, peak_bytes
+from harness.sampling import Sampling
 from harness.service import Answer, Call, Failed, Server, Service
-from harness.store import RunFolder
-from harness.summarise import Heading
 from harness.trajectory import Finished
-from harness.validate import Parts
 from harness.walk import Walk
 from harness.workload import Workload
 from methods.base import Snapshot
@@ -64,37 +59,15 @@ def refuse(cfg: DictConfig, names: Choices, workload: Workload) -> None:
         raise UserError(f"{asked[0]} is not there with backend={names.backend}; use backend=hf")
 
 
-class Served:
-    """The expensive part of a run, on a service; see :class:`harness.execution.Execution`."""
-
-    def __init__(
-        self,
-        cfg: DictConfig,
-        parts: Parts,
-        workload: Workload,
-        names: Choices,
-        store: RunFolder,
-        cases: Sequence[Case],
-    ) -> None:
-        self.cfg, self.parts, self.workload, self.names, self.store = cfg, parts, workload, names, store
-        self.turns = in_order(cases, cfg.repeats, cfg.seed)
-        self._heading: Heading | None = None
-
-    @property
-    def heading(self) -> Heading:
-        assert self._heading is not None
-        return self._heading
+class Served(Sampling):
+    """Samples in blocks on a service; see :class:`harness.execution.Execution` for one after the other."""
 
     def execute(self, prompt_sha256: str) -> None:
         """Run what is not done, a block at a time."""
         parts, names = self.parts, self.names
         with parts.backend.serve(parts.model, parts.method, names.method, int(self.cfg.seed)) as service:
             self.script = self.workload.write(parts.model.tokenizer(), service.stop_ids, None)
-            session = collect(service.model, self.workload.data, prompt_sha256)
-            self._heading = heading(
-                self.cfg, parts, names, service.layers, session.command, service.model.revision or ""
-            )
-            self.store.begin(session)
+            self.begin(service.model, service.layers, prompt_sha256)
             done = self._resume(service)
             with counted(f"{names.method} on {parts.task.name}", len(self.turns), done) as advance:
                 for block in self._blocks(done):
@@ -111,16 +84,13 @@ class Served:
         """Rows that are finished; the service goes on as of the last of them."""
         if not self.store.rows:
             return 0
-        service.reset(self.turns[len(self.store.rows) - 1].repeat)
-        if service.snapshot() is not None:
-            resumed = self.store.resume_state()
-            if resumed.warning:
-                print(f"warning: {resumed.warning}", file=sys.stderr)
-            if resumed.snapshot is None:
-                return 0
-            service.reset(self.turns[len(self.store.rows) - 1].repeat)
-            service.restore(resumed.snapshot)
-        return len(self.store.rows)
+        service.reset(0)
+        done, snapshot = self.resume(service.snapshot() is not None)
+        if done:
+            service.reset(self.turns[done - 1].repeat)
+        if snapshot is not None:
+            service.restore(snapshot)
+        return done
 
     def _first_of(self, repeat: int) -> Turn:
         return next(turn for turn in self.turns if turn.repeat == repeat)
@@ -168,8 +138,7 @@ class Served:
             return failed(turn, Status.missing, turn.case.missing)
         service.end(turn.case.sample_id)
         if failure is not None:
-            with (self.store.path / "errors.log").open("a", encoding="utf-8") as log:
-                log.write(f"sample {turn.case.sample_id}\n{failure.traceback or failure.message}\n")
+            self.note(turn.case.sample_id, failure.traceback or failure.message)
             return failed(turn, Status.oom if failure.out_of_memory else Status.error, failure.message)
         size = service.state_bytes()
         done = Finished(walk.hops, walk.final, self.script.judge(turn.case, walk.final), walk.seconds)

@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from traceback import format_exc
 from typing import Any, Protocol, runtime_checkable
 
+from harness.errors import in_one_line
 from harness.provenance import ModelFacts
 from harness.records import Phases, Route
 from harness.serving import EngineFigures
@@ -108,6 +110,11 @@ class Failed:
     message: str
     out_of_memory: bool = False
     traceback: str = ""
+
+    @classmethod
+    def of(cls, call: Call, ended_s: float, error: BaseException, out_of_memory: bool = False) -> Failed:
+        """Of the error that is being handled."""
+        return cls(call.id, ended_s, in_one_line(error), out_of_memory, format_exc())
 
 
 class Service(Protocol):

@@ -7,9 +7,7 @@ sample in flight. This is no shared store: a lock lets one process in, and other
 
 from __future__ import annotations
 
-import hashlib
 import os
-import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-from filelock import FileLock, Timeout
 
 from harness import atomic
+from harness.claim import claim, held
 from harness.errors import UserError
-from harness.folder import CONFIG, PROVENANCE, ROWS, STATE, SUMMARY, read_provenance, read_rows, read_summary
+from harness.folder import PROVENANCE, ROWS, STATE, SUMMARY, read_provenance, read_rows, read_summary
 from harness.provenance import Provenance, Session, utc_now
 from harness.records import Row
 from harness.summary import Summary
@@ -29,14 +27,6 @@ from harness.summary import Summary
 if TYPE_CHECKING:
     from harness.state import StateFolder
     from methods.base import Snapshot
-
-
-class Holder(msgspec.Struct, frozen=True):
-    """Who holds a folder. It stands beside the lock, which the system itself ends with the process."""
-
-    pid: int
-    host: str
-    since_utc: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,9 +71,9 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot make the run folder {path}: {error.strerror}; choose another place") from error
-        with _held(path):
+        with held(path):
             atomic.sweep(path)
-            provenance = _claim(path, config_yaml, config_yaml if identity is None else identity)
+            provenance = claim(path, config_yaml, config_yaml if identity is None else identity)
             found, summary = read_rows(path), read_summary(path)
             if summary is not None and (found.torn or summary.n != len(found.rows)):
                 raise UserError(
@@ -118,7 +108,7 @@ class RunFolder:
     def begin(self, session: Session) -> None:
         """Add this process to the provenance, once, before it works on the run."""
         self._provenance = msgspec.structs.replace(self._provenance, sessions=[*self._provenance.sessions, session])
-        _write_json(self.path / PROVENANCE, self._provenance)
+        atomic.replace_json(self.path / PROVENANCE, self._provenance)
         self._begun = True
 
     def check_prompts(self, sha256: str) -> None:
@@ -213,7 +203,7 @@ class RunFolder:
         """
         if summary.n != len(self._rows):
             raise ValueError(f"the summary counts {summary.n} rows, {self.path} has {len(self._rows)}")
-        _write_json(self.path / SUMMARY, summary)
+        atomic.replace_json(self.path / SUMMARY, summary)
         self._complete = True
         self._states().remove()
 
@@ -249,7 +239,7 @@ class RunFolder:
         if self._begun:
             *before, last = self._provenance.sessions
             ended = [*before, msgspec.structs.replace(last, end_utc=utc_now())]
-            _write_json(self.path / PROVENANCE, msgspec.structs.replace(self._provenance, sessions=ended))
+            atomic.replace_json(self.path / PROVENANCE, msgspec.structs.replace(self._provenance, sessions=ended))
 
 
 def rewrite(path: Path, before: Sequence[Row], rows: Sequence[Row], summary: Summary, session: Session) -> None:
@@ -264,7 +254,7 @@ def rewrite(path: Path, before: Sequence[Row], rows: Sequence[Row], summary: Sum
     """
     if summary.n != len(rows):
         raise ValueError(f"the summary counts {summary.n} rows, there are {len(rows)}")
-    with _held(path):
+    with held(path):
         atomic.sweep(path)
         provenance = read_provenance(path)
         if provenance is None or read_rows(path).rows != tuple(before):
@@ -272,59 +262,13 @@ def rewrite(path: Path, before: Sequence[Row], rows: Sequence[Row], summary: Sum
         if tuple(rows) != tuple(before):
             atomic.replace(_spare(path), (path / ROWS).read_bytes())
         ended = msgspec.structs.replace(session, end_utc=utc_now())
-        _write_json(path / PROVENANCE, msgspec.structs.replace(provenance, sessions=[*provenance.sessions, ended]))
+        atomic.replace_json(
+            path / PROVENANCE, msgspec.structs.replace(provenance, sessions=[*provenance.sessions, ended])
+        )
         atomic.replace(path / ROWS, b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
-        _write_json(path / SUMMARY, summary)
+        atomic.replace_json(path / SUMMARY, summary)
 
 
 def _spare(path: Path) -> Path:
     """The next free name for rows that are set aside."""
     return next(p for n in range(1, 1_000_000) if not (p := path / f"{ROWS}.bak-{n}").exists())
-
-
-@contextmanager
-def _held(path: Path) -> Iterator[None]:
-    lock, holder = FileLock(path / ".lock", timeout=0), path / ".holder.json"
-    try:
-        lock.acquire()
-    except Timeout:
-        try:
-            who = msgspec.json.decode(holder.read_bytes(), type=Holder)
-            name = f"process {who.pid} on {who.host} since {who.since_utc}"
-        except (OSError, msgspec.DecodeError):
-            name = "another process"  # which has not got as far as to say its name
-        raise UserError(f"the run folder {path} is held by {name}; wait for it, or end it and try again") from None
-    try:
-        _write_json(holder, Holder(os.getpid(), socket.gethostname(), utc_now()))
-        yield
-    finally:
-        holder.unlink(missing_ok=True)
-        lock.release()
-
-
-def _claim(path: Path, config_yaml: str, identity: str) -> Provenance:
-    """Check that the folder is of this identity, or make it so if nobody has used it yet."""
-    config = path / CONFIG
-    if not config.exists():
-        if read_rows(path).rows or (path / SUMMARY).exists():
-            raise UserError(f"{path} has results but no {CONFIG}; move the folder away to run this configuration")
-        made = Provenance(identity_sha256=_sha256(identity), config_sha256=_sha256(config_yaml), sessions=[])
-        _write_json(path / PROVENANCE, made)
-        atomic.replace(config, config_yaml.encode())
-        return made
-    provenance = read_provenance(path)
-    if provenance is None:
-        raise UserError(f"{path} has no {PROVENANCE}; move the folder away to run this configuration")
-    if provenance.identity_sha256 != _sha256(identity):
-        raise UserError(f"{path} belongs to another configuration (see its {CONFIG}); move it away to run this one")
-    if provenance.config_sha256 != hashlib.sha256(config.read_bytes()).hexdigest():
-        raise UserError(f"{config} was edited after the run began; undo that, or move the folder away to start over")
-    return provenance
-
-
-def _write_json(path: Path, value: msgspec.Struct) -> None:
-    atomic.replace(path, msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

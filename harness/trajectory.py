@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import msgspec
 
-from harness.backends.hf import HF, Decoding, Run
+from harness.backends.hf import HF
+from harness.backends.hf_run import Decoding, Run
 from harness.clock import Clock
 from harness.fidelity import Fidelity, compare
-from harness.hop import HopRun, handed
+from harness.hop import HopRun, SpanCaches
+from harness.lineage import Lineage
 from harness.records import HopRecord, MediaRecord, Route, StateSize
 from harness.script import Case, Script, Verdict
-from harness.workflow import QUESTION, Output, Step
-from methods.base import Dense, Hop, Method, Reuse, Source
+from harness.workflow import QUESTION, Step
+from methods.base import Dense, Hop, Method, Reuse
 from methods.segment import Span
 
 EXTRACTION_TOKENS = 128  # as in KVCMAS (7.4)
@@ -42,50 +44,6 @@ class Shadow:
 
 
 @dataclass
-class Held:
-    """Caches that later hops of the request read, and nothing else: a cache goes when its last reader has run."""
-
-    script: Script
-    kept: dict[tuple[int, str], Source] = field(default_factory=dict)
-    last_use: dict[tuple[int, str], int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for step in self.script.steps:
-            for key in (*self.upstream(step).values(), *self.origin(step).values()):
-                self.last_use[key] = max(step.index, self.last_use.get(key, 0))
-
-    def producer(self, output: Output) -> int:
-        for step in self.script.steps:
-            if (step.agent, step.round) == (output.agent, output.round):
-                return step.index
-        raise ValueError(f"no step produces {output}")
-
-    def upstream(self, step: Step) -> dict[str, tuple[int, str]]:
-        """By span, the (hop, span) its cache comes from: the hop upstream for the question, the producer for an
-        output, whoever reads it (KVCMAS 3.6)."""
-        out = {} if step.upstream is None else {QUESTION: (step.upstream, QUESTION)}
-        for read in step.reads:
-            name = read.span(self.script.names)
-            out[name] = (self.producer(read), name)
-        return out
-
-    def origin(self, step: Step) -> dict[str, tuple[int, str]]:
-        """By span, the first hop that held it (the star reference)."""
-        return {**self.upstream(step), QUESTION: (0, QUESTION)} if step.index else {}
-
-    def sources(self, keys: Mapping[str, tuple[int, str]]) -> dict[str, Source]:
-        return {name: self.kept[key] for name, key in keys.items() if key in self.kept}
-
-    def keep(self, step: Step, name: str, run: Run, start: int, stop: int) -> None:
-        if self.last_use.get((step.index, name), -1) > step.index and stop > start:
-            self.kept[step.index, name] = handed(self.script.names[step.agent], step.index, run, start, stop)
-
-    def drop_used(self, step: Step) -> None:
-        for key in [k for k in self.kept if self.last_use[k] <= step.index]:
-            del self.kept[key]
-
-
-@dataclass
 class Runner:
     """Executes requests under one method on one engine.
 
@@ -106,6 +64,10 @@ class Runner:
     def clock(self) -> Clock:
         return self.backend.clock
 
+    @cached_property
+    def lineage(self) -> Lineage:
+        return Lineage(self.script.steps, self.script.names)
+
     def run(self, case: Case) -> Finished:
         """All hops of a request in execution order.
 
@@ -117,9 +79,9 @@ class Runner:
     def _run(self, case: Case) -> Finished:
         begin, aside_s = self.clock.now(), 0.0
         spans: dict[str, Span] = {QUESTION: case.question}
-        held, hops, final = Held(self.script), list[HopRecord](), tuple[int, ...]()
+        caches, hops, final = SpanCaches(), list[HopRecord](), tuple[int, ...]()
         for step in self.script.steps:
-            record, run, spent = self._hop(case, step, spans, held)
+            record, run, spent = self._hop(case, step, spans, caches)
             ended = self.clock.now()
             result = self.script.tool(case, step, run.output_ids)
             if result is not None:
@@ -137,10 +99,10 @@ class Runner:
         seconds = self.clock.now() - begin - aside_s
         return Finished(hops, final, self.script.judge(case, final), seconds)
 
-    def _hop(self, case: Case, step: Step, spans: dict[str, Span], held: Held) -> tuple[HopRecord, Run, float]:
+    def _hop(self, case: Case, step: Step, spans: dict[str, Span], caches: SpanCaches) -> tuple[HopRecord, Run, float]:
         agent, prompt = self.script.names[step.agent], self.script.prompt(step, spans)
-        sources = held.sources(held.upstream(step))
-        hop = Hop(case.sample_id, step.index, agent, prompt, sources, held.sources(held.origin(step)), case.warmup)
+        sources, first = (caches.sources(of(step)) for of in (self.lineage.upstream, self.lineage.first))
+        hop = Hop(case.sample_id, step.index, agent, prompt, sources, first, case.warmup)
         decoding = Decoding(
             self.script.max_new_tokens(step), frozenset() if self.script.fixed_length() else self.stop_ids
         )
@@ -154,7 +116,7 @@ class Runner:
         due += (aside := self.clock.now() - paused)
         run = going.execute(decoding)
         seen = {n: v - before[n] for n, v in self._seen().items()} if case.media else {}
-        going.learn(run, lambda: self._hand_on(step, hop, run, spans, held))
+        going.learn(run, lambda: self._hand_on(step, hop, run, spans, caches))
         ended = self.clock.now()
         fidelity = None
         if self.shadow or self.teacher_forcing:
@@ -190,7 +152,7 @@ class Runner:
                 answer_agrees=fidelity.answer_agrees,
                 shadow_ttft_s=fidelity.ttft_s,
             )
-        held.drop_used(step)
+        caches.drop_used(step.index)
         return record, run, spent
 
     def _seen(self) -> dict[str, float]:
@@ -198,16 +160,16 @@ class Runner:
         eye = self.backend.eye
         return {} if eye is None else {"media_encoded": float(eye.encoded), "vision_s": eye.seconds}
 
-    def _hand_on(self, step: Step, hop: Hop, run: Run, spans: dict[str, Span], held: Held) -> None:
+    def _hand_on(self, step: Step, hop: Hop, run: Run, spans: dict[str, Span], caches: SpanCaches) -> None:
         """Keep what later hops read: the question's rows as held here, and the output as a new span."""
-        for placed in hop.prompt.shared():
-            if placed.span is not None and placed.span.id == QUESTION:
-                held.keep(step, QUESTION, run, placed.start, placed.stop)
+        held = [(p.span, p.start) for p in hop.prompt.shared() if p.span is not None and p.span.id == QUESTION]
         if step.consumed:
             span = self.script.output(step, run.output_ids)
             spans[span.id] = span
-            start = run.prompt_tokens - self.script.lead(step)
-            held.keep(step, span.id, run, start, start + len(span))
+            held.append((span, run.prompt_tokens - self.script.lead(step)))
+        for span, start in held:
+            if len(span) and (until := self.lineage.read_after(step, span.id)) is not None:
+                caches.keep(hop, run, span.id, start, start + len(span), until)
 
     def _shadow(self, hop: Hop, decoding: Decoding) -> Shadow:
         due = self.clock.now()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from harness.atomic import replace
+from harness.atomic import replace_json
 
 VERIFIED_SCHEMA = 1
 """Version of the file. Another version counts as no file."""
@@ -88,7 +88,7 @@ class Verified(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         """Replace the file as a whole; its folder is made."""
         path = place(self.method, self.model, folder)
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace(path, msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
+        replace_json(path, self)
         return path
 
 

@@ -13,22 +13,17 @@ passed is marked unverified in every table.
 
 from __future__ import annotations
 
-import os
 import sys
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hydra.errors import HydraException
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
-from harness.cli import DEFECT, INTERRUPTED, USAGE, refuse_foreign_kernels
+from harness.cli import DEFECT, INTERRUPTED
+from harness.command import attempt, composed, elsewhere
 from harness.config import CONF, Choices
 from harness.errors import UserError
-from harness.explain import CommandLine, explain
-from harness.profile import Options, composed, elsewhere
+from harness.explain import CommandLine
 
 FROM_ELSEWHERE = "custom"  # brings no constructor, so that all cannot mean it
 
@@ -47,29 +42,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not words or {"-h", "--help"} & set(words):
         print(__doc__)
         return 0
-    asked = CommandLine(tuple(words))
     try:
-        refuse_foreign_kernels()
-        words, config_dir = elsewhere(words)
-        flags = [word for word in words if "=" not in word]
-        if flags:
-            raise UserError(f"{flags[0]}: expected options such as model=tiny method=all")
-        chosen = []
-        for name in methods(words):
-            asked = CommandLine((*others(words), f"method={name}"), config_dir=config_dir)
-            chosen.append(Chosen(*composed(asked, Options())))
-        # Imported here: help and refused options need neither torch nor transformers.
-        from harness.verification import verify
+        with attempt() as tried:
+            tried.asked = CommandLine(tuple(words))
+            words, config_dir = elsewhere(words)
+            flags = [word for word in words if "=" not in word]
+            if flags:
+                raise UserError(f"{flags[0]}: expected options such as model=tiny method=all")
+            chosen = []
+            for name in methods(words):
+                tried.asked = CommandLine((*others(words), f"method={name}"), config_dir=config_dir)
+                chosen.append(Chosen(*composed(tried.asked)))
+            # Imported here: help and refused options need neither torch nor transformers.
+            from harness.verification import verify
 
-        return 0 if verify(chosen) else DEFECT
-    except (UserError, HydraException, OmegaConfBaseException, YAMLError) as error:
-        if os.environ.get("HYDRA_FULL_ERROR") == "1":
-            traceback.print_exc()
-        print(f"error: {explain(error, asked)}", file=sys.stderr)
-        return USAGE
+            tried.code = 0 if verify(chosen) else DEFECT
     except KeyboardInterrupt:
         print("interrupted; methods that were done are stored", file=sys.stderr)
         return INTERRUPTED
+    return tried.code
 
 
 def methods(words: Sequence[str]) -> list[str]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
 
-from harness.records import HopRecord, Route, StateSize
+from harness.answered import hop_record
+from harness.lineage import Lineage
+from harness.records import HopRecord, StateSize
 from harness.script import Case, Script
 from harness.service import Answer, Call, Kept
-from harness.trajectory import EXTRACTION_TOKENS, Held
+from harness.trajectory import EXTRACTION_TOKENS
 from harness.workflow import QUESTION, Step
 from methods.base import StateBytes
 from methods.segment import Prompt, Span
@@ -40,7 +42,7 @@ class Walk:
     def __post_init__(self) -> None:
         self._index = 0
         self._spans: dict[str, Span] = {QUESTION: self.case.question}
-        self._held = Held(self.script)
+        self._lineage = Lineage(self.script.steps, self.script.names)
         self._kept: set[tuple[int, str]] = set()
         self._call: Call | None = None
 
@@ -70,7 +72,9 @@ class Walk:
             self.final, self.over = self.script.extracted(self.final, ids), True
             return
         step = self.script.steps[self._index]
-        record = self._record(step, call, answer, size)
+        record = msgspec.structs.replace(
+            hop_record(call, answer, self.script.text(ids)), state_bytes=StateSize.of(size.base, size.correction)
+        )
         if step.consumed:
             span = self.script.output(step, ids)
             self._spans[span.id] = span
@@ -104,42 +108,22 @@ class Walk:
             prompt=prompt,
             output_tokens=self.script.max_new_tokens(step),
             due_s=now_s,
-            upstream={span: key[0] for span, key in self._held.upstream(step).items() if key in self._kept},
-            first={span: key[0] for span, key in self._held.origin(step).items() if key in self._kept},
+            upstream=self._there(self._lineage.upstream(step)),
+            first=self._there(self._lineage.first(step)),
             keeps=tuple(self._keeps(step, prompt)),
             warmup=self.case.warmup,
         )
 
+    def _there(self, wanted: Mapping[str, int]) -> dict[str, int]:
+        """The spans that their hop has left."""
+        return {span: hop for span, hop in wanted.items() if (hop, span) in self._kept}
+
     def _keeps(self, step: Step, prompt: Prompt) -> Iterator[Kept]:
         """The question's rows as this hop holds them, and its output, if later hops read them."""
-        until = self._held.last_use
-        for placed in prompt.shared():
-            last = until.get((step.index, QUESTION), -1)
-            if placed.span is not None and placed.span.id == QUESTION and last > step.index:
-                yield Kept(QUESTION, placed.start, placed.stop, last)
+        held = [(QUESTION, p.start, p.stop) for p in prompt.shared() if p.span is not None and p.span.id == QUESTION]
         if step.consumed:
-            name = self.script.output(step, ()).id
-            last = until.get((step.index, name), -1)
-            start = len(prompt) - self.script.lead(step)
-            if last > step.index:
-                yield Kept(name, start, len(prompt) + self.script.max_new_tokens(step) - 1, last)
-
-    def _record(self, step: Step, call: Call, answer: Answer, size: StateBytes) -> HopRecord:
-        return HopRecord(
-            agent=call.agent,
-            index=step.index,
-            route=answer.route,
-            warmup=call.warmup,
-            source_hop=not call.upstream and answer.route is Route.dense,
-            prompt_tokens=len(call.prompt),
-            shared_tokens=sum(len(p) for p in call.prompt.shared()),
-            fresh_token_layers=answer.fresh_token_layers,
-            output_tokens=len(answer.output_ids),
-            output_ids=list(answer.output_ids),
-            output=self.script.text(answer.output_ids),
-            ttft_s=answer.first_token_s - call.due_s,
-            e2e_s=answer.learned_s - call.due_s,
-            phases=answer.phases,
-            state_bytes=StateSize.of(size.base, size.correction),
-            notes=dict(answer.notes),
-        )
+            most = len(prompt) + self.script.max_new_tokens(step) - 1
+            held.append((self.script.output(step, ()).id, len(prompt) - self.script.lead(step), most))
+        for span, start, stop in held:
+            if (until := self._lineage.read_after(step, span)) is not None:
+                yield Kept(span, start, stop, until)

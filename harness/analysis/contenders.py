@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from harness.command import composed
 from harness.explain import CommandLine
-from harness.profile import Options, composed
 from harness.validate import build
 from methods.base import Method, Shape
 
@@ -31,7 +31,7 @@ class Contender:
 
     def method(self, asked: CommandLine, shape: Shape, seed: int) -> Method:
         """Constructed and bound, beside the words of the run ``asked`` for."""
-        cfg, _ = composed(CommandLine((*asked.overrides, *self.words.split())), Options())
+        cfg, _ = composed(CommandLine((*asked.overrides, *self.words.split())))
         method: Method = build(cfg).method
         method.bind(shape, seed)
         return method

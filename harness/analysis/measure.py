@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 import torch
 from scipy.stats import spearmanr
@@ -14,8 +13,6 @@ from torch import Tensor
 
 from harness.analysis.replay import Recorded
 from methods.base import KV, Reuse, Rope, Rows
-
-RESAMPLES = 2000
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,23 +45,6 @@ class Energies:
     def error(self) -> float:
         """Relative error, root mean square over keys, values and layers: what a ridge gate expects."""
         return float((self.left / self.exact.clamp_min(1e-30)).mean().sqrt())
-
-
-class Interval(msgspec.Struct, frozen=True):
-    """A ratio of two means over the same hops, with the central 95 % of a paired bootstrap."""
-
-    ratio: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, above: Sequence[float], below: Sequence[float], seed: int = 0) -> Interval:
-        a, b = np.asarray(above, dtype=float), np.asarray(below, dtype=float)
-        draws = np.random.default_rng(seed).integers(0, len(a), (RESAMPLES, len(a)))
-        tiny = np.finfo(float).tiny
-        ratios = a[draws].mean(1) / np.maximum(b[draws].mean(1), tiny)
-        low, high = np.quantile(ratios, (0.025, 0.975))
-        return cls(float(a.mean() / max(b.mean(), tiny)), float(low), float(high))
 
 
 def rank_correlation(a: Sequence[float], b: Sequence[float]) -> float:

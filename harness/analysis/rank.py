@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,34 +10,23 @@ from typing import TYPE_CHECKING
 import msgspec
 import torch
 from rich.console import Console
-from rich.progress import track
 from rich.text import Text
 from torch import Tensor
 
-from harness import atomic
-from harness.analysis.replay import Recorded, Recorder
+from harness.analysis.dense import Asked, tracked
+from harness.analysis.file import place, write
+from harness.analysis.replay import Recorded
 from harness.analysis.spectrum import ENERGIES, Spectrum
-from harness.backends.hf import HF
-from harness.backends.hf_rope import shape_of
-from harness.chat import ChatScript
 from harness.errors import UserError
 from harness.explain import CommandLine
-from harness.profile import Options as Composed
-from harness.profile import composed
 from harness.provenance import command_line
-from harness.script import Case
 from harness.table import columns
-from harness.tasks.single_stream import SingleStream, StreamScript
-from harness.trajectory import Runner
-from harness.validate import Parts, build
-from harness.workload import check_context
 from methods.base import KV, Rope
 
 if TYPE_CHECKING:
     from harness.analysis.rank_options import Options
 
 RANK_SCHEMA = 1
-Scripted = ChatScript | StreamScript
 
 
 class LayerRank(msgspec.Struct, frozen=True):
@@ -74,10 +63,6 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
     command: str
     layers: list[LayerRank]
 
-    def write(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        atomic.replace(path, msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
-
 
 def analyse(asked: CommandLine, options: Options) -> Ranks:
     """Run dense, take spectra, write, show.
@@ -85,40 +70,30 @@ def analyse(asked: CommandLine, options: Options) -> Ranks:
     Raises:
         UserError: for anything the user can mend, before weights are loaded.
     """
-    from harness.analysis.rank_options import place
-
-    cfg, names = composed(CommandLine((*asked.overrides, "method=dense")), Composed())
-    parts = build(cfg)
-    if not isinstance(parts.backend, HF):
-        raise UserError("backend: an analysis runs in the transformers engine; backend=hf")
-    draft = _script(parts, parts.model.tokenizer(), int(cfg.seed))
-    cases = [c for c in draft.cases() if not c.missing][: options.requests]
+    dense = Asked.of(asked.overrides)
+    names, cases = dense.names, dense.cases()[: options.requests]
     if len(cases) < options.requests:
         raise UserError(f"requests={options.requests}: task={names.task} has {len(cases)}; lower it, or give more data")
-    facts = parts.model.facts()
-    check_context(draft, cases, facts.context, names.task)
-    loaded = parts.model.load()
-    parts.backend.attach(loaded.model, shape_of(loaded.model), loaded.reader)
-    script = _script(parts, loaded.tokenizer, int(cfg.seed), frozenset(loaded.stop_ids))
-    script.steps = script.steps[: options.hops]
-    tally = Tally(parts.backend.shape.rope)
-    for recorded in _recorded(parts.backend, script, frozenset(loaded.stop_ids), cases):
-        tally.add(recorded, options.spans)
+    ready = dense.load(cases, options.hops)
+    tally = Tally(ready.engine.shape.rope)
+    for case in tracked(cases, "running dense"):  # one request's caches at a time
+        for recorded in ready.record(ready.recorder(), case):
+            tally.add(recorded, options.spans)
     if not tally.sums:
         raise UserError(f"spans={options.spans}: no agent reads such a span after another; choose another workflow")
     words = ["rank", *asked.overrides, *(f"{k}={v}" for k, v in vars(options).items() if v is not None and k != "out")]
     found = Ranks(
         model=names.model,
-        revision=facts.revision,
-        dtype=str(loaded.dtype).removeprefix("torch."),
-        task=str(parts.task.name),
+        revision=ready.loaded.facts.revision,
+        dtype=ready.dtype,
+        task=str(dense.parts.task.name),
         requests=len(cases),
         spans=options.spans,
         command=command_line(words, Path.cwd(), "harness.analyse"),
         layers=tally.layers(),
     )
-    path = place(names, options)
-    found.write(path)
+    path = place("rank", names, options.out)
+    write(found, path)
     show(found, path)
     return found
 
@@ -131,16 +106,16 @@ class Tally:
     sums: dict[tuple[str, str], tuple[Tensor, int, int]] = field(default_factory=dict)
 
     def add(self, recorded: Recorded, spans: str) -> None:
-        for place in recorded.hop.prompt.shared():
-            span = place.span
-            if span is None or span.id not in recorded.hop.sources or not len(place):
+        for placed in recorded.hop.prompt.shared():
+            span = placed.span
+            if span is None or span.id not in recorded.hop.sources or not len(placed):
                 continue
             if spans not in ("all", "question" if span.producer == "user" else "output"):
                 continue
-            both = recorded.rows[place.index], recorded.hop.sources[span.id].kv
+            both = recorded.rows[placed.index], recorded.hop.sources[span.id].kv
             exact, base = (kv.derotated(self.rope) for kv in both)
-            for kind, frame, matrices in matrices_of(exact, base, self.rope, place.start):
-                self._count(kind, frame, Spectrum.of(matrices), len(place))
+            for kind, frame, matrices in matrices_of(exact, base, self.rope, placed.start):
+                self._count(kind, frame, Spectrum.of(matrices), len(placed))
 
     def layers(self) -> list[LayerRank]:
         found = []
@@ -191,23 +166,3 @@ def show(made: Ranks, path: Path, console: Console | None = None) -> None:
 def _wide(x: Tensor) -> Tensor:
     """``[L, H, T, D]`` -> ``[L, T, H * D]``."""
     return x.transpose(1, 2).flatten(2)
-
-
-def _recorded(engine: HF, script: Scripted, stops: frozenset[int], cases: Sequence[Case]) -> Iterator[Recorded]:
-    """Hops that have sources, one request's caches at a time."""
-    for case in _tracked(cases):
-        recorder = Recorder()
-        recorder.bind(engine.shape, 0)
-        Runner(recorder, engine, script, stops).run(case)
-        yield from recorder.hops
-
-
-def _script(parts: Parts, tokenizer: object, seed: int, stops: frozenset[int] = frozenset()) -> Scripted:
-    if isinstance(parts.task, SingleStream):
-        return StreamScript(parts.task, tokenizer, seed)
-    return ChatScript(parts.task, parts.task.load().items, parts.workflow, tokenizer, stops)
-
-
-def _tracked(cases: Sequence[Case]) -> Iterable[Case]:
-    console = Console(stderr=True)
-    return track(cases, "running dense", console=console, disable=not console.is_terminal)

@@ -1,12 +1,10 @@
-"""Options of ``python -m harness.analyse rank``, and where its result goes; loads neither torch nor transformers."""
+"""Options of ``python -m harness.analyse rank``; loads neither torch nor transformers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-from harness.config import Choices
 from harness.errors import UserError
 from harness.explain import CommandLine
 
@@ -47,9 +45,8 @@ class Options:
     out: str | None = None
 
     @classmethod
-    def parse(cls, words: Sequence[str]) -> Options:
+    def parse(cls, given: Mapping[str, str]) -> Options:
         """Raises UserError for a value that does not fit."""
-        given = dict(word.split("=", 1) for word in words)
         try:
             requests = int(given.get("requests", cls.requests))
             hops = int(given["hops"]) if "hops" in given else None
@@ -63,14 +60,8 @@ class Options:
         return cls(requests, hops, spans, given.get("out"))
 
 
-def place(names: Choices, options: Options) -> Path:
-    """Where the result goes."""
-    default = Path("results", "analysis", f"rank-{names.model}-{names.task}.json")
-    return default if options.out is None else Path(options.out).expanduser()
-
-
-def analyse(asked: CommandLine, words: Sequence[str]) -> None:
-    options = Options.parse(words)
+def analyse(asked: CommandLine, own: Mapping[str, str]) -> None:
+    options = Options.parse(own)
     from harness.analysis.rank import analyse as run
 
     run(asked, options)

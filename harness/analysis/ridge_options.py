@@ -1,12 +1,10 @@
-"""Options of ``python -m harness.analyse ridge``, and where its result goes; loads neither torch nor transformers."""
+"""Options of ``python -m harness.analyse ridge``; loads neither torch nor transformers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-from harness.config import Choices
 from harness.errors import UserError
 from harness.explain import CommandLine
 
@@ -46,9 +44,8 @@ class Options:
     out: str | None = None
 
     @classmethod
-    def parse(cls, words: Sequence[str]) -> Options:
+    def parse(cls, given: Mapping[str, str]) -> Options:
         """Raises UserError for a value that does not fit."""
-        given = dict(word.split("=", 1) for word in words)
         try:
             observed = tuple(int(n) for n in given.get("observed", "4,8,16,32,64").split(","))
             held_out, hops = int(given.get("held_out", cls.held_out)), int(given.get("hops", cls.hops))
@@ -67,14 +64,8 @@ class Options:
         return cls(observed, held_out, hops, *places, kl == "true", given.get("out"))
 
 
-def place(names: Choices, options: Options) -> Path:
-    """Where the result goes."""
-    default = Path("results", "analysis", f"ridge-{names.model}-{names.task}.json")
-    return default if options.out is None else Path(options.out).expanduser()
-
-
-def analyse(asked: CommandLine, words: Sequence[str]) -> None:
-    options = Options.parse(words)
+def analyse(asked: CommandLine, own: Mapping[str, str]) -> None:
+    options = Options.parse(own)
     from harness.analysis.ridge import analyse as run
 
     run(asked, options)

@@ -11,8 +11,8 @@ from rich.text import Text
 from harness.table import columns, size
 
 if TYPE_CHECKING:
-    from harness.analysis.measure import Interval
-    from harness.analysis.ridge import Analysis
+    from harness.analysis.interval import Interval
+    from harness.analysis.ridge_file import Analysis
 
 NOTE = """\
 K, V: delta energy that remains on held-out hops, of what rotation alone leaves (lower is better, 1 is no correction);

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from harness import provenance
 from harness.errors import UserError
 
 if TYPE_CHECKING:
@@ -76,6 +77,19 @@ class LoadedModel:
     device: torch.device
     stop_ids: tuple[int, ...]
     reader: MediaReader | None = None
+
+    def provenance(self) -> provenance.ModelFacts:
+        """What runs, with the kernels that are chosen at the moment."""
+        from kernels.dispatch import describe
+
+        return provenance.ModelFacts(
+            id=self.facts.name,
+            revision=self.facts.revision,
+            dtype=str(self.dtype).removeprefix("torch."),
+            device=str(self.device),
+            attention=self.model.config._attn_implementation,
+            kernels=describe(self.device),
+        )
 
 
 class ModelSource(Protocol):

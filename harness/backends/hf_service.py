@@ -9,46 +9,27 @@ from __future__ import annotations
 import copy
 import heapq
 import time
-import traceback
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
+from msgspec.structs import replace
 
-from harness.backends.hf import HF, Decoding
+from harness.backends.hf import HF
 from harness.backends.hf_facts import LoadedModel
-from harness.hop import HopRun, handed
+from harness.backends.hf_run import Decoding
+from harness.hop import HopRun, SpanCaches
 from harness.provenance import ModelFacts
 from harness.service import Answer, Call, Failed
 from harness.serving import EngineFigures
-from harness.traffic.occupancy import covered, mean_and_peak
-from kernels.dispatch import describe
-from methods.base import Hop, Method, Source, StateBytes
+from harness.traffic.occupancy import Occupancy, covered
+from methods.base import Hop, Method, StateBytes
 
 
 @dataclass
-class Held:
-    """Caches of one trajectory by (hop, span), each until its last reader has run."""
+class Log(Occupancy):
+    """Since :meth:`HFService.begin`."""
 
-    kept: dict[tuple[int, str], tuple[Source, int]] = field(default_factory=dict)
-
-    def sources(self, wanted: Mapping[str, int]) -> dict[str, Source]:
-        return {span: self.kept[hop, span][0] for span, hop in wanted.items() if (hop, span) in self.kept}
-
-    def drop_used(self, index: int) -> None:
-        self.kept = {key: entry for key, entry in self.kept.items() if entry[1] > index}
-
-    @property
-    def nbytes(self) -> int:
-        return sum(source.kv.nbytes + sum(h.nbytes for h in source.hidden.values()) for source, _ in self.kept.values())
-
-
-@dataclass
-class Log:
-    """Intervals on the clock since :meth:`HFService.begin`: in the queue, at work."""
-
-    waiting: list[tuple[float, float]] = field(default_factory=list)
-    running: list[tuple[float, float]] = field(default_factory=list)
     held_bytes_peak: int = 0
 
 
@@ -68,21 +49,13 @@ class HFService:
 
     @property
     def model(self) -> ModelFacts:
-        loaded = self.loaded
-        return ModelFacts(
-            id=loaded.facts.name,
-            revision=loaded.facts.revision,
-            dtype=str(loaded.dtype).removeprefix("torch."),
-            device=str(loaded.device),
-            attention=loaded.model.config._attn_implementation,
-            kernels=describe(self.backend.shape.device),
-        )
+        return self.loaded.provenance()
 
     def reset(self, repeat: int) -> None:
         self.method = copy.deepcopy(self.pristine)
         self.method.bind(self.backend.shape, self.seed + repeat)
         self.queue: list[tuple[float, int, Call, float]] = []
-        self.held: dict[str, Held] = {}
+        self.caches: dict[str, SpanCaches] = {}
         self.count = 0
         self.begin()
 
@@ -120,29 +93,19 @@ class HFService:
 
     def end(self, trajectory: str) -> None:
         self.method.end(trajectory)
-        self.held.pop(trajectory, None)
+        self.caches.pop(trajectory, None)
         self.free_s = self.now()
 
     def state_bytes(self) -> StateBytes:
         return self.method.state_bytes()
 
     def figures(self) -> EngineFigures:
-        seconds = self.now()
-        waiting_mean, waiting_max = mean_and_peak(self.log.waiting, seconds)
-        running_mean, running_max = mean_and_peak(self.log.running, seconds)
-        return EngineFigures(
-            seconds=seconds,
-            busy_share=covered(self.log.running) / seconds if seconds > 0 else None,
-            waiting_mean=waiting_mean,
-            waiting_max=waiting_max,
-            running_mean=running_mean,
-            running_max=running_max,
-            held_bytes_peak=self.log.held_bytes_peak,
-        )
+        found = self.log.figures(self.now(), covered(self.log.running))
+        return replace(found, held_bytes_peak=self.log.held_bytes_peak)
 
     def _run(self, call: Call, dispatched_s: float, started_s: float) -> Answer:
-        held = self.held.setdefault(call.trajectory, Held())
-        upstream, first = held.sources(call.upstream), held.sources(call.first)
+        caches = self.caches.setdefault(call.trajectory, SpanCaches())
+        upstream, first = caches.sources(call.upstream), caches.sources(call.first)
         hop = Hop(call.trajectory, call.index, call.agent, call.prompt, upstream, first, call.warmup)
         going = HopRun(self.method, self.backend, hop)
         going.decide()
@@ -151,10 +114,9 @@ class HFService:
 
         def hand_on() -> None:
             for keep in call.keeps:
-                source = handed(call.agent, call.index, run, keep.start, keep.stop)
-                held.kept[call.index, keep.span] = source, keep.until
-            held.drop_used(call.index)
-            self.log.held_bytes_peak = max(self.log.held_bytes_peak, sum(h.nbytes for h in self.held.values()))
+                caches.keep(hop, run, keep.span, keep.start, keep.stop, keep.until)
+            caches.drop_used(call.index)
+            self.log.held_bytes_peak = max(self.log.held_bytes_peak, sum(c.nbytes for c in self.caches.values()))
 
         going.learn(run, hand_on)
         return Answer(
@@ -172,9 +134,7 @@ class HFService:
         )
 
     def _failed(self, call: Call, error: BaseException, out_of_memory: bool = False) -> Failed:
-        text = str(error).strip().splitlines()
-        message = f"{type(error).__name__}: {text[0] if text else 'no message'}"
-        found = Failed(call.id, self.now(), message, out_of_memory, traceback.format_exc())
+        found = Failed.of(call, self.now(), error, out_of_memory)
         if self.backend.shape.device.type == "cuda":
             torch.cuda.empty_cache()
         return found

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from harness.backends.vllm_call import KEY, Call, Encode, parse
+from harness.backends.vllm_entry import Entry
 from harness.backends.vllm_figures import Figures
 from harness.backends.vllm_orders import (
     Forget,
@@ -20,81 +20,12 @@ from harness.backends.vllm_orders import (
     Observe,
     Order,
     Plan,
-    Range,
     Report,
     Route,
     Verdict,
-    merged,
 )
 
 Blocks = Callable[[str], Sequence[int]]
-
-
-@dataclass(eq=False)
-class Entry:
-    """One request.
-
-    Attributes:
-        call: what it asked for; None if that cannot be understood.
-        ids: its prompt; salted: whether it has a cache salt.
-        failure: why it runs dense although more was asked.
-        asked: the method has been asked to plan.
-        local: rows that vLLM's own prefix cache held at admission.
-        loads: rows to load in the step that schedules it next; gap: the same, granted only if it is scheduled from
-            there.
-        ran, loaded: prompt rows that ran, and that were loaded.
-        match_s, load_s, encode_s: seconds of planning, of reconstruction and writing, of waiting for encodes.
-        started_s: reading of the performance counter when the engine first turned to it.
-    """
-
-    call: Call | Encode | None
-    ids: tuple[int, ...]
-    salted: bool
-    failure: str = ""
-    asked: bool = False
-    verdict: Verdict | None = None
-    local: int = 0
-    loads: list[Range] = field(default_factory=list)
-    gap: Range | None = None
-    ran: list[Range] = field(default_factory=list)
-    loaded: list[Range] = field(default_factory=list)
-    match_s: float = 0.0
-    load_s: float = 0.0
-    encode_s: float = 0.0
-    started_s: float | None = None
-    needed_s: float | None = None
-
-    @property
-    def usable(self) -> tuple[Range, ...]:
-        """Rows that may be loaded."""
-        if self.verdict is None or self.failure or self.verdict.route not in (Route.reuse, Route.exact):
-            return ()
-        return self.verdict.ranges
-
-    @property
-    def computed(self) -> int:
-        return _size(self.ran)
-
-    @property
-    def reused(self) -> int:
-        return sum(_outside(r, self.ran) for r in merged(self.loaded))
-
-    @property
-    def exact(self) -> bool:
-        """Whether every row ran, or is what a dense run would hold."""
-        if self.verdict is not None and self.verdict.route is Route.reuse and self.reused:
-            return False
-        head = self.call.pieces[0] if isinstance(self.call, Call) and self.call.pieces else None
-        private = head.tokens if head is not None and not head.span else 0
-        # Under a salt, vLLM's own cache holds exact rows of the role prompt, and behind it maybe approximate ones.
-        return not self.salted or self.local <= private
-
-    @property
-    def route(self) -> str:
-        """As records call it."""
-        if self.verdict is not None and self.verdict.route is Route.refused:
-            return "fallback"
-        return "reuse" if self.reused and self.verdict is not None and self.verdict.route is Route.reuse else "dense"
 
 
 class Directory:
@@ -221,7 +152,7 @@ class Directory:
         self._leave(entry)
         if isinstance(entry.call, Call):
             self._finished.setdefault(entry.call.trajectory, set()).add(entry.call.hop)
-        facts = self._facts(entry)
+        facts = entry.facts()
         if entry.call is None:
             del self.entries[request]
             self.figures.count(facts, entry.failure)
@@ -304,40 +235,3 @@ class Directory:
     def _leave(self, entry: Entry) -> None:
         if isinstance(entry.call, Call):
             self._running.pop((entry.call.trajectory, entry.call.hop), None)
-
-    def _facts(self, entry: Entry) -> dict[str, Any]:
-        """What records and clients hear of a request; durations in seconds, rows as counts."""
-        verdict = entry.verdict or Verdict()
-        shared = 0
-        if isinstance(entry.call, Call):
-            shared = sum(
-                _within(r, (p.start, p.stop))
-                for p in entry.call.prompt(entry.ids).shared()
-                for r in merged(entry.loaded)
-            )
-        return {
-            "route": entry.route,
-            "prompt": len(entry.ids),
-            "computed": entry.computed,
-            "reused": entry.reused,
-            "shared": shared,
-            "local": entry.local,
-            "match_s": entry.match_s,
-            "load_s": entry.load_s,
-            "encode_s": entry.encode_s,
-            "started_s": entry.started_s or time.perf_counter(),
-            "failure": entry.failure or verdict.failure,
-            "notes": dict(verdict.notes),
-        }
-
-
-def _size(ranges: list[Range]) -> int:
-    return sum(stop - start for start, stop in merged(ranges))
-
-
-def _within(one: Range, other: Range) -> int:
-    return max(0, min(one[1], other[1]) - max(one[0], other[0]))
-
-
-def _outside(one: Range, others: list[Range]) -> int:
-    return one[1] - one[0] - sum(_within(one, other) for other in merged(others))

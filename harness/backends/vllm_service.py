@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from harness.backends.hf_facts import ModelFacts as SourceFacts
 from harness.backends.vllm_call import Call as Wire
@@ -16,7 +17,7 @@ from harness.provenance import ModelFacts
 from harness.records import Phases, Route
 from harness.service import Answer, Call, Failed
 from harness.serving import EngineFigures
-from harness.traffic.occupancy import mean_and_peak
+from harness.traffic.occupancy import Occupancy
 from kernels.dispatch import describe
 from methods.base import Method, Snapshot, StateBytes
 
@@ -25,11 +26,9 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Log:
-    """Since :meth:`VLLMService.begin`, on its clock: intervals in the queue and at work, and what the engine held."""
+class Log(Occupancy):
+    """Since :meth:`VLLMService.begin`: how long the engine worked, and what it held."""
 
-    waiting: list[tuple[float, float]] = field(default_factory=list)
-    running: list[tuple[float, float]] = field(default_factory=list)
     busy_s: float = 0.0
     held_bytes_peak: int = 0
     kv_usage_peak: float = 0.0
@@ -94,9 +93,7 @@ class VLLMService:
             wire, salt = (None, self._salt(call)) if plain else (_wire(call), self._salt(call))
             flight = self.engine.send(call.prompt.ids, call.output_tokens, stop_ids, wire, salt)
         except Exception as error:  # a call that vLLM does not take is an answer of its own; the others go on
-            text = str(error).strip().splitlines()
-            message = f"{type(error).__name__}: {text[0] if text else 'no message'}"
-            self.failed.append(Failed(call.id, self.now(), message, traceback=traceback.format_exc()))
+            self.failed.append(Failed.of(call, self.now(), error))
             return
         self.calls[call.id] = call, flight
 
@@ -140,17 +137,10 @@ class VLLMService:
         self.engine.ask("restore_rank", parts)
 
     def figures(self) -> EngineFigures:
-        log, seconds = self.log, self.now()
-        waiting_mean, waiting_max = mean_and_peak(log.waiting, seconds)
-        running_mean, running_max = mean_and_peak(log.running, seconds)
+        log = self.log
         now, before = asdict(self.engine.directory.figures), asdict(log.before)
-        return EngineFigures(
-            seconds=seconds,
-            busy_share=log.busy_s / seconds if seconds > 0 else None,
-            waiting_mean=waiting_mean,
-            waiting_max=waiting_max,
-            running_mean=running_mean,
-            running_max=running_max,
+        return replace(
+            log.figures(self.now(), log.busy_s),
             held_bytes_peak=log.held_bytes_peak,
             kv_usage_peak=log.kv_usage_peak,
             prefix_hit_tokens=log.hit_tokens,

@@ -9,7 +9,7 @@ import copy
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -28,43 +28,12 @@ from harness.backends.vllm_orders import (
     merged,
 )
 from harness.backends.vllm_pages import Ended, Pages
+from harness.backends.vllm_trajectory import Encoder, Kept, Trajectory, Unencoded
 from methods.ability import required
-from methods.base import KV, Dense, FreshRows, Hop, Method, Reuse, Rows, Source
+from methods.base import Dense, FreshRows, Hop, Method, Reuse, Rows, Source
 from methods.segment import Prompt
 
 Note = Callable[[str], None]
-
-
-@dataclass(frozen=True, eq=False)
-class Kept:
-    """Rows of a span that a hop held, with the ids they are of; ``until`` is the last hop that reads them."""
-
-    agent: str
-    hop: int
-    until: int | None
-    ids: tuple[int, ...]
-    kv: KV
-
-
-@dataclass(eq=False)
-class Trajectory:
-    """What an open trajectory holds: spans by (hop, id), context-free encodes by ids; ``ended`` are its hops so far."""
-
-    kept: dict[tuple[int, str], Kept] = field(default_factory=dict)
-    encoded: dict[tuple[int, ...], KV] = field(default_factory=dict)
-    ended: set[int] = field(default_factory=set)
-
-    def close(self, hop: int) -> None:
-        """A hop has ended: rows that nobody will read any more go."""
-        self.ended.add(hop)
-        upto = next(n for n in range(len(self.ended) + 1) if n not in self.ended)  # all hops below it have ended
-        for key, kept in list(self.kept.items()):
-            if kept.until is not None and kept.until < upto:
-                del self.kept[key]
-
-    @property
-    def nbytes(self) -> int:
-        return sum(k.kv.nbytes for k in self.kept.values()) + sum(kv.nbytes for kv in self.encoded.values())
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,30 +43,6 @@ class Planned:
     hop: Hop
     rows: dict[int, Rows]
     sound: bool = True
-
-
-class Unencoded(Exception):
-    """A plan needs an encode that is not there yet."""
-
-    def __init__(self, ids: tuple[int, ...]) -> None:
-        super().__init__(f"{len(ids)} tokens are to be encoded")
-        self.ids = ids
-
-
-@dataclass(frozen=True, eq=False)
-class _Encoder:
-    """The engine as a plan sees it: encodes that were made beforehand."""
-
-    trajectory: Trajectory
-
-    def encode(self, ids: Sequence[int]) -> KV:
-        found = self.trajectory.encoded.get(tuple(ids))
-        if found is None:
-            raise Unencoded(tuple(ids))
-        return found
-
-    def oracle(self, prompt: Prompt) -> KV:
-        raise ValueError("vLLM has no oracle")
 
 
 class Worker:
@@ -183,7 +128,7 @@ class Worker:
         origin, _ = self._sources(trajectory, call, prompt, first=True)
         hop = Hop(call.trajectory, call.hop, call.agent, prompt, sources, origin, call.warmup)
         try:
-            plan = self.method.plan(hop, _Encoder(trajectory))
+            plan = self.method.plan(hop, Encoder(trajectory))
         except Unencoded as needed:
             return Verdict(needs=needed.ids, match_s=self._seconds(begin))
         except Exception as error:  # a method that fails costs its hop the reuse, not the server its life

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from harness.backends.hf import Run
+from harness.backends.hf_run import Run
 from harness.invariants.subject import Subject
 from methods.base import KV
 

@@ -7,7 +7,7 @@ import gc
 import torch
 from torch import Tensor
 
-from harness.backends.hf import Decoding
+from harness.backends.hf_run import Decoding
 from harness.invariants.base import EXACT, Invariant, Tolerance, relative, worst
 from harness.invariants.subject import Subject
 from harness.invariants.witness import Print, Witness

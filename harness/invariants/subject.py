@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from harness.backends.hf import HF, Decoding
+from harness.backends.hf import HF
+from harness.backends.hf_run import Decoding
 from harness.invariants.script import PrefixScript, ShortScript, again
 from harness.invariants.witness import Keeper, Passer, Seen, Witness
 from harness.script import Case, Script

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from harness.backends.hf import Run
+from harness.backends.hf_run import Run
 from methods.base import (
     KV,
     Dense,

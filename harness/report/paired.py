@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.analysis.measure import Interval
+from harness.analysis.interval import Interval
 from harness.errors import UserError
 from harness.folder import read_rows
 from harness.records import HopRecord, Route, Row

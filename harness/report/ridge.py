@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from harness.analysis.ridge import Analysis
+from harness.analysis.ridge_file import Analysis
 from harness.errors import UserError
 from harness.report.style import canvas, look
 

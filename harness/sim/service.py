@@ -21,7 +21,7 @@ from harness.service import Answer, Call, Failed
 from harness.serving import EngineFigures
 from harness.sim.costs import Recipe, RouteCost, Work
 from harness.sim.recipe import Accounts
-from harness.traffic.occupancy import covered, mean_and_peak
+from harness.traffic.occupancy import Interval, Occupancy, covered
 from methods.base import StateBytes
 
 VOCAB = 30_000
@@ -62,10 +62,10 @@ class Running:
 
 
 @dataclass
-class Log:
-    waiting: list[tuple[float, float]] = field(default_factory=list)
-    running: list[tuple[float, float]] = field(default_factory=list)
-    steps: list[tuple[float, float]] = field(default_factory=list)
+class Log(Occupancy):
+    """Since :meth:`SimService.begin`; ``steps`` are those of the engine."""
+
+    steps: list[Interval] = field(default_factory=list)
 
 
 class SimService:
@@ -132,17 +132,7 @@ class SimService:
         return StateBytes()
 
     def figures(self) -> EngineFigures:
-        seconds = self.clock_s
-        waiting_mean, waiting_max = mean_and_peak(self.log.waiting, seconds)
-        running_mean, running_max = mean_and_peak(self.log.running, seconds)
-        return EngineFigures(
-            seconds=seconds,
-            busy_share=covered(self.log.steps) / seconds if seconds > 0 else None,
-            waiting_mean=waiting_mean,
-            waiting_max=waiting_max,
-            running_mean=running_mean,
-            running_max=running_max,
-        )
+        return self.log.figures(self.clock_s, covered(self.log.steps))
 
     def _alone(self) -> None:
         """The call that was due first, from beginning to end."""

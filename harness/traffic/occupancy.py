@@ -3,10 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from harness.serving import EngineFigures
+
 Interval = tuple[float, float]
+
+
+@dataclass
+class Occupancy:
+    """Intervals on a service's clock since it began: of calls in the queue, and at work."""
+
+    waiting: list[Interval] = field(default_factory=list)
+    running: list[Interval] = field(default_factory=list)
+
+    def figures(self, seconds: float, busy_s: float) -> EngineFigures:
+        """Of the first ``seconds``, for ``busy_s`` of which something ran; what an engine knows besides is left out."""
+        waiting_mean, waiting_max = mean_and_peak(self.waiting, seconds)
+        running_mean, running_max = mean_and_peak(self.running, seconds)
+        return EngineFigures(
+            seconds=seconds,
+            busy_share=busy_s / seconds if seconds > 0 else None,
+            waiting_mean=waiting_mean,
+            waiting_max=waiting_max,
+            running_mean=running_mean,
+            running_max=running_max,
+        )
 
 
 def mean_and_peak(intervals: Sequence[Interval], seconds: float) -> tuple[float, int]:

@@ -6,34 +6,16 @@ handed on (as in KVComm and KVCMAS): a prompt is a token shorter than the trace 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 from harness.errors import UserError
 from harness.service import Call, Kept
+from harness.traffic.reads import OUTPUT, Read, Spans, reads_of, row_of, rows_held
 from harness.traffic.text import Text
 from methods.segment import Private, Prompt, Segment, Shared, Span
 from traces.schema import Piece, Request, Trace
-
-OUTPUT = "output:"
-
-
-@dataclass(frozen=True)
-class Read:
-    """A shared piece of a prompt that a cache may hold.
-
-    Attributes:
-        span: its id, the same in every trajectory.
-        cached: how many of its tokens are read: all but a last generated one.
-        upstream, first: hop whose cache it comes from, and the first hop that holds it; None if nobody does.
-    """
-
-    span: str
-    cached: int
-    upstream: int | None
-    first: int | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,119 +113,20 @@ def _trajectory(name: int, requests: list[Request]) -> Trajectory:
     hops = [r.hop for r in requests]
     if len(set(hops)) < len(hops):
         raise UserError(f"trace: trajectory {name} has two requests of one hop; number them in execution order")
-    spans = _Spans(requests)
-    held = {r.hop: tuple(_held(r, spans)) for r in requests}
-    reads = {r.hop: dict(_reads(r, requests, held, spans)) for r in requests}
+    spans = Spans(requests)
+    held = {r.hop: tuple(rows_held(r, spans)) for r in requests}
+    reads = {r.hop: dict(reads_of(r, requests, held, spans)) for r in requests}
     calls = []
     for r in requests:
         keeps: dict[str, Kept] = {}
         for reader in requests:
             for index, read in reads[reader.hop].items():
                 if r.hop in (read.upstream, read.first):
-                    start = _at(held[r.hop], reader.pieces[index], read.cached)
+                    start = row_of(held[r.hop], reader.pieces[index], read.cached)
                     assert start is not None
                     keeps[read.span] = Kept(read.span, start, start + read.cached, reader.hop)
         calls.append(Planned(r, reads[r.hop], tuple(keeps.values())))
     return Trajectory(name, min(r.arrival_s for r in requests), tuple(calls))
-
-
-@dataclass(frozen=True)
-class _Run:
-    """Rows ``[row, row + tokens)`` of a call's cache hold tokens from ``offset`` of the text ``name``."""
-
-    name: str
-    offset: int
-    tokens: int
-    row: int
-
-
-def _held(request: Request, spans: _Spans) -> Iterator[_Run]:
-    """What a call's cache holds when it has ended: its prompt, and all of its output but the last token."""
-    row, run = 0, None
-    for piece in map(spans.trimmed, request.pieces):
-        if piece is None:
-            continue
-        if run is not None and piece.name == run.name and piece.offset == run.offset + run.tokens:
-            run = _Run(run.name, run.offset, run.tokens + piece.tokens, run.row)
-        else:
-            if run is not None:
-                yield run
-            run = _Run(piece.name, piece.offset, piece.tokens, row)
-        row += piece.tokens
-    if run is not None:
-        yield run
-    if request.output_tokens > 1:
-        yield _Run(f"{OUTPUT}{request.id}", 0, request.output_tokens - 1, row)
-
-
-def _at(held: Sequence[_Run], piece: Piece, tokens: int) -> int | None:
-    """Row at which a cache holds the first ``tokens`` tokens of a piece; None if it does not hold them all."""
-    for run in held:
-        ahead = piece.offset - run.offset
-        if run.name == piece.name and 0 <= ahead <= run.tokens - tokens:
-            return run.row + ahead
-    return None
-
-
-def _reads(
-    request: Request, requests: Sequence[Request], held: Mapping[int, Sequence[_Run]], spans: _Spans
-) -> Iterator[tuple[int, Read]]:
-    before = [r for r in requests if r.hop < request.hop]
-    for index, piece in enumerate(request.pieces):
-        if piece.kind != "shared":
-            continue
-        span, cached = spans.name(piece), spans.cached(piece)
-        holders = [r.hop for r in before if cached and _at(held[r.hop], piece, cached) is not None]
-        producer = spans.producer(piece)
-        if producer is not None:  # an output starts from its producer's cache, whoever reads it (KVCMAS 3.6)
-            upstream = producer.hop if producer.hop in holders else None
-            yield index, Read(span, cached, upstream, upstream)
-            continue
-        # Other text comes from the latest call on an edge into this one, else from whoever ran last.
-        awaited = [r.hop for r in before if r.id in request.after and r.hop in holders]
-        yield index, Read(span, cached, max(awaited or holders, default=None), min(holders, default=None))
-
-
-class _Spans:
-    """Ids of a trajectory's spans: the part they play, never the text, so that they are equal in every trajectory."""
-
-    def __init__(self, requests: Sequence[Request]) -> None:
-        turns, self._producers = Counter[str](), dict[str, tuple[Request, str]]()
-        for r in requests:
-            self._producers[f"{OUTPUT}{r.id}"] = (r, f"{OUTPUT}{r.agent}:{turns[r.agent]}")
-            turns[r.agent] += 1
-        self._names: dict[tuple[str, int, int], str] = {}
-        used = Counter[str]()
-        for r in requests:
-            for piece in r.pieces:
-                key = (piece.name, piece.offset, piece.tokens)
-                if piece.kind == "shared" and key not in self._names:
-                    part = self._producers[piece.name][1] if piece.name in self._producers else _part(piece.name)
-                    self._names[key] = f"{part}#{used[part]}" if used[part] else part
-                    used[part] += 1
-
-    def name(self, piece: Piece) -> str:
-        return self._names[piece.name, piece.offset, piece.tokens]
-
-    def producer(self, piece: Piece) -> Request | None:
-        found = self._producers.get(piece.name)
-        return None if found is None else found[0]
-
-    def trimmed(self, piece: Piece) -> Piece | None:
-        """The piece as prompts have it."""
-        tokens = self.cached(piece) if piece.kind == "shared" else piece.tokens
-        return replace(piece, tokens=tokens) if tokens else None
-
-    def cached(self, piece: Piece) -> int:
-        """Tokens of the piece that its producer's cache can hold."""
-        producer = self.producer(piece)
-        if producer is None:
-            return piece.tokens
-        return max(0, min(piece.tokens, producer.output_tokens - 1 - piece.offset))
-
-
-def _part(name: str) -> str:
-    return name.partition(":")[0]
 
 
 def _producer(span: str) -> str:

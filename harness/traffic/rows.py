@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from harness.records import HopRecord, Route, Row, StateSize, Status, Timing
+import msgspec
+
+from harness.answered import hop_record
+from harness.records import HopRecord, Row, StateSize, Status, Timing
 from harness.service import Answer, Call, Service
 from harness.traffic.replay import Done, Outcome
 
@@ -59,21 +62,4 @@ def _hop(call: Call, answer: Answer, simulated: bool, decode: Decode) -> HopReco
         ended_s=answer.ended_s,
         simulated=simulated,
     )
-    return HopRecord(
-        agent=call.agent,
-        index=call.index,
-        route=answer.route,
-        warmup=call.warmup,
-        source_hop=not call.upstream and answer.route is Route.dense,
-        prompt_tokens=len(call.prompt),
-        shared_tokens=sum(len(placed) for placed in call.prompt.shared()),
-        fresh_token_layers=answer.fresh_token_layers,
-        output_tokens=len(answer.output_ids),
-        output_ids=list(answer.output_ids),
-        output=decode(answer.output_ids),
-        ttft_s=answer.first_token_s - call.due_s,
-        e2e_s=max(answer.learned_s, answer.ended_s) - call.due_s,
-        phases=answer.phases,
-        timing=timing,
-        notes=dict(answer.notes),
-    )
+    return msgspec.structs.replace(hop_record(call, answer, decode(answer.output_ids)), timing=timing)

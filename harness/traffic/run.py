@@ -143,7 +143,7 @@ class _Passes:
                     engine=self.service.figures(),
                 )
                 self.finished.append(done)
-                atomic.replace(self.file, msgspec.json.format(msgspec.json.encode(self.finished), indent=1) + b"\n")
+                atomic.replace_json(self.file, self.finished)
 
     def _read(self) -> list[Repeat]:
         """Finished repeats whose rows are there."""

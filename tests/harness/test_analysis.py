@@ -12,8 +12,9 @@ import pytest
 from harness import analyse
 from harness.analysis import ridge as analysis
 from harness.analysis.contenders import RIDGE, ROTATED, Contender, contenders
-from harness.analysis.measure import Interval, at_reuse, rank_correlation
-from harness.analysis.ridge import Analysis
+from harness.analysis.interval import Interval
+from harness.analysis.measure import at_reuse, rank_correlation
+from harness.analysis.ridge_file import Analysis
 from harness.report.ridge import lines
 from harness.report.ridge import main as draw
 
@@ -106,6 +107,7 @@ def test_reuse_of_a_share_takes_the_hops_that_a_gate_trusts() -> None:
         (["ridge", "hops=1"], "both must be at least 2"),
         (["ridge", "shift_source=x"], "give shift=<task> too"),
         (["ridge", "model=tiny", "task=gsm8k", "held_out=5000"], "samples are needed, task=gsm8k has"),
+        (["rank", "model=tiny_vlm", "task=mathvista"], "task=mathvista: an analysis reads text only"),
     ],
 )
 def test_wrong_options_are_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.backends.hf import HF, Decoding, Run
+from harness.backends.hf import HF
+from harness.backends.hf_run import Decoding, Run
 from kernels.attention import attend
 from methods.base import KV, Dense, FreshRows, Probe, Reuse, RowView, Selection
 from methods.segment import Private, Prompt, Shared, Span

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from harness.backends.hf import HF, Decoding
+from harness.backends.hf import HF
 from harness.backends.hf_facts import LoadedModel, ModelFacts
+from harness.backends.hf_run import Decoding
 from harness.backends.hf_service import HFService
 from harness.records import Route
 from harness.service import Answer
@@ -94,7 +95,7 @@ def test_reuse_computes_private_text_only_and_lets_go_of_caches(engine: HF) -> N
             assert d.result.route is Route.reuse
             private = sum(len(p) for p in d.call.prompt.private())
             assert d.result.fresh_token_layers <= private * found.layers
-    assert not found.held
+    assert not found.caches
     assert found.log.held_bytes_peak > 0
     figures = found.figures()
     assert 0 < (figures.busy_share or 0) <= 1

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 
 from harness.backends.hf import HF
+from harness.command import composed
 from harness.explain import CommandLine
 from harness.footprint import footprint, sizes_only
 from harness.ladder import Estimate, ladder
 from harness.memory import main
-from harness.profile import Options, composed
 from harness.reported import read_reported
 from harness.script import Case
 from harness.tasks.single_stream import SingleStream, StreamScript
@@ -50,10 +52,15 @@ LINES = [
 ]
 
 
-def method(line: str) -> Method:
-    cfg, _ = composed(CommandLine((*line.split(), "model=tiny", "task=single_stream")), Options())
+@cache
+def unbound(line: str) -> Method:
+    cfg, _ = composed(CommandLine((*line.split(), "model=tiny", "task=single_stream")))
     made: Method = build(cfg).method
     return made
+
+
+def method(line: str) -> Method:
+    return deepcopy(unbound(line))
 
 
 class Letters:

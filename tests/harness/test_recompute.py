@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.backends.hf import HF, Run
+from harness.backends.hf import HF
+from harness.backends.hf_run import Run
 from harness.clock import Stopwatch
 from harness.hop import Encoder
 from kernels.attention import attend

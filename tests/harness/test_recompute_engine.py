@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.backends.hf import HF, Decoding
+from harness.backends.hf import HF
+from harness.backends.hf_run import Decoding
 from harness.clock import Stopwatch
 from harness.hop import Encoder
 from methods.base import Dense, Probe, Reuse, RowView, Selection, Shift

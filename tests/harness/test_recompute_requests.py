@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from harness.backends.hf import HF, Decoding
+from harness.backends.hf import HF
+from harness.backends.hf_run import Decoding
 from harness.backends.hf_tiny import Tiny
 from harness.clock import Stopwatch
 from harness.hop import Encoder

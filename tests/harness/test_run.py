@@ -128,18 +128,29 @@ def test_programs_run_only_when_told(harness: Harness, tmp_path: Path) -> None:
         assert not row["hops"][1]["tool"]
 
 
+REPEATED = ("method=kvcmas", "method.pool=3", "limit=8", "shadow=true", "repeats=2")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An uninterrupted run."""
+    folder = tmp_path_factory.mktemp("whole")
+    assert main([*COMMON, *REPEATED, f"results_dir={folder}"]) == 0
+    return folder
+
+
 @pytest.mark.parametrize("kill_after", [1, 4])
-def test_kill_and_resume_equals_an_uninterrupted_run(harness: Harness, tmp_path: Path, kill_after: int) -> None:
-    options = ["method=kvcmas", "method.pool=3", "limit=8", "shadow=true", "repeats=2"]
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert harness(whole, *options).code == 0
-    process = begin(broken, *options, rows=kill_after)
+def test_kill_and_resume_equals_an_uninterrupted_run(
+    harness: Harness, whole: Path, tmp_path: Path, kill_after: int
+) -> None:
+    broken = tmp_path / "broken"
+    process = begin(broken, *REPEATED, rows=kill_after)
     process.kill()
     process.wait()
     interrupted = only_run(broken)
     assert kill_after <= len((interrupted / "rows.jsonl").read_bytes().splitlines()) <= 16
     assert not (interrupted / "summary.json").exists()
-    resumed = harness(broken, *options)
+    resumed = harness(broken, *REPEATED)
     assert resumed.code == 0, resumed.err
     assert timeless(rows(interrupted)) == timeless(rows(only_run(whole)))
     first, second = (json.loads((only_run(f) / "summary.json").read_text()) for f in (whole, broken))

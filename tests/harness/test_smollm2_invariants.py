@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.backends.hf import HF, Decoding, Run
+from harness.backends.hf import HF
 from harness.backends.hf_model import LoadedModel, SmolLM2
 from harness.backends.hf_rope import shape_of
+from harness.backends.hf_run import Decoding, Run
 from harness.chat import ChatScript
 from harness.workflow import Workflow
 from methods.base import KV, Dense, Probe, Reuse, RowView, Selection

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from harness.backends.hf import HF, Decoding
+from harness.backends.hf import HF
+from harness.backends.hf_run import Decoding
 from harness.backends.hf_tiny import Tiny
 from harness.records import HopRecord, Route
 from harness.trajectory import Finished, Runner

@@ -110,12 +110,11 @@ def test_naive_differs_from_rotated(engine: HF, tokenizer: Any) -> None:
 
 
 def test_caches_go_when_their_last_reader_has_run(engine: HF, tokenizer: Any) -> None:
-    from harness.trajectory import Held
+    from harness.lineage import Lineage
 
     chat = script(tokenizer, GRAPHS[4])
-    held = Held(chat)
-    last = max(held.last_use.values())
-    assert last == chat.steps[-1].index
+    lineage = Lineage(chat.steps, chat.names)
+    assert max(lineage.last_reader.values()) == chat.steps[-1].index
     for step in chat.steps:
-        for key in (*held.upstream(step).values(), *held.origin(step).values()):
-            assert key[0] < step.index <= held.last_use[key]
+        for span, hop in (*lineage.upstream(step).items(), *lineage.first(step).items()):
+            assert hop < step.index <= lineage.last_reader[hop, span]

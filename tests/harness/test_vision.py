@@ -12,10 +12,11 @@ import torch
 from PIL import Image
 
 from harness import media
-from harness.backends.hf import HF, Decoding
+from harness.backends.hf import HF
 from harness.backends.hf_facts import LoadedModel
 from harness.backends.hf_model import Hub, Tiny, TinyVLM
 from harness.backends.hf_rope import shape_of
+from harness.backends.hf_run import Decoding
 from harness.chat import ChatScript
 from harness.decode import clip as decoded
 from harness.errors import UserError

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from harness.backends.hf import HF, Decoding, Run
+from harness.backends.hf import HF
+from harness.backends.hf_run import Decoding, Run
 from methods.base import KV, Dense, Hop, Plan, Reuse, Source
 from methods.full_reuse import FullReuse
 from methods.segment import Private, Prompt, Shared, Span

@@ -1,0 +1,22 @@
+"""Where an analysis goes, and how it gets there; loads neither torch nor transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from harness import atomic
+from harness.config import Choices
+
+
+def place(subject: str, names: Choices, out: str | None) -> Path:
+    """``out``, or the default: results/analysis/<subject>-<model>-<task>.json."""
+    default = Path("results", "analysis", f"{subject}-{names.model}-{names.task}.json")
+    return default if out is None else Path(out).expanduser()
+
+
+def write(found: msgspec.Struct, path: Path) -> None:
+    """Replace the file as a whole; its folder is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic.replace_json(path, found)
