@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from kernels.rope import rotate
+from kernels.rope import place, rotate
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,9 +115,10 @@ class KV:
         return KV(self.k[:, :, begin:end], self.v[:, :, begin:end], start)
 
     def write(self, keys: Tensor, values: Tensor, start: int, rope: Rope) -> None:
-        if self.start is None:
-            at = torch.arange(start, start + len(self), device=self.k.device)
-            keys.copy_(rope.apply(self.k, at))
-        else:
-            keys.copy_(rope.move(self.k, start - self.start))
         values.copy_(self.v)
+        if self.start == start:
+            keys.copy_(self.k)
+        elif self.start is None:
+            place(keys, self.k, torch.arange(start, start + len(self), device=self.k.device), rope.inv_freq, rope.scaling)
+        else:
+            place(keys, self.k, torch.full((len(self),), start - self.start, device=self.k.device), rope.inv_freq)
