@@ -59,7 +59,7 @@ class Evidence:
 
     def placed(self, exhibit: str) -> Iterator[Placed]:
         for block in self.blocks.get(exhibit, ()):
-            yield from block.runs
+            yield from block.each
 
 
 def verdicts(reported: Mapping[str, Reported], evidence: Evidence) -> list[Verdict]:
@@ -176,7 +176,7 @@ def _left_outside(evidence: Evidence, _: Reported) -> Ours | None:
     found = [
         (value.value, placed, value)
         for block in evidence.blocks.get("outside", ())
-        for placed in block.runs
+        for placed in block.each
         if placed.run.method in methods and (value := left("kv")(block, placed.run)) is not None
     ]
     if not found:

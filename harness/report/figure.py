@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from textwrap import fill
 from typing import Any
 
 from harness.report.drawing import Drawing
 from harness.report.exhibit import Block, Panel, Placed
-from harness.report.quantity import QUANTITIES, Value, quantity_of
+from harness.report.quantity import QUANTITIES, Value, over_seeds, quantity_of
 from harness.report.relative import AXES, left_of
-from harness.report.style import look
+from harness.report.style import logarithmic, look
 
 NUMBER = r"[-+]?[.\d]+(e[-+]?\d+)?"
 LOG_SPAN = 8  # a logarithmic axis where values differ by more than this factor
@@ -41,34 +42,34 @@ class Series:
         return all(math.isnan(x) for x in self.x)
 
 
-def series(block: Block, panel: Panel) -> list[Series]:
+@cache
+def series(block: Block, panel: Panel) -> tuple[Series, ...]:
     """What a panel shows; runs that lack a number are left out."""
-    found: dict[str, list[tuple[float, Value, str, Placed]]] = {}
+    every: dict[str, list[Placed]] = {}
     for placed in block.runs:
-        y = value(block, placed, panel.y)
-        x = _x(block, placed, panel)
-        if y is None or x is None:
-            continue
-        found.setdefault(_setting(block, placed, panel), []).append((x[0], y, x[1], placed))
-    every = list(dict.fromkeys(_setting(block, p, panel) for p in block.runs))
-    variants: dict[str, int] = {}
+        every.setdefault(_setting(block, placed, panel), []).append(placed)
+    variants = Counter[str]()
     out = []
-    for label in every:
-        method = next(p.run.method for p in block.runs if _setting(block, p, panel) == label)
-        variant = variants.setdefault(method, -1) + 1
-        variants[method] = variant
-        points = sorted(found.get(label, ()), key=lambda f: (math.isnan(f[0]), f[0]))
+    for label, here in every.items():
+        method = here[0].run.method
+        points = []
+        for placed in here:
+            y, x = value(block, placed, panel.y), _x(block, placed, panel)
+            if y is not None and x is not None:
+                points.append((x[0], y, x[1]))
         if points:
-            xs, ys, names, _ = zip(*points, strict=True)
-            out.append(Series(label, method, variant, xs, ys, names))
-    return out
+            points.sort(key=lambda point: (math.isnan(point[0]), point[0]))
+            xs, ys, names = zip(*points, strict=True)
+            out.append(Series(label, method, variants[method], xs, ys, names))
+        variants[method] += 1
+    return tuple(out)
 
 
 def value(block: Block, placed: Placed, name: str) -> Value | None:
-    """The quantity ``name`` of a run in its block."""
+    """The quantity ``name`` at a point of the block, over its seeds."""
     if name.startswith("left_"):
-        return left_of(block, placed.run, name)
-    return quantity_of(placed.run, name)
+        return over_seeds([left_of(block, run, name) for run in placed.runs])
+    return over_seeds([quantity_of(run, name) for run in placed.runs])
 
 
 def panels(block: Block) -> list[Panel]:
@@ -165,7 +166,7 @@ def _scale(axes: Any, which: str, values: Sequence[float], ticks: bool) -> None:
     positive = [v for v in values if v > 0]
     wide = len(positive) == len(values) > 1 and max(positive) > LOG_SPAN * min(positive)
     if wide:
-        getattr(axes, f"set_{which}scale")("log")
+        logarithmic(axes, which, narrow=max(positive) < 100 * min(positive))
     known = sorted(set(values))
     if ticks and 1 < len(known) <= 7:
         getattr(axes, f"set_{which}ticks")(known, [f"{v:g}" for v in known], fontsize="small")
@@ -202,16 +203,22 @@ def _x(block: Block, placed: Placed, panel: Panel) -> tuple[float, str] | None:
 
 def _setting(block: Block, placed: Placed, panel: Panel) -> str:
     """The label of a run without the swept option."""
-    hidden = set(panel.axes) if panel.x not in QUANTITIES else _swept(block, placed)
+    hidden = set(panel.axes)
+    if panel.x in QUANTITIES:
+        swept = _swept(block, placed.run.method)
+        hidden = {k for k, v in placed.point.options.items() if k in swept and re.fullmatch(NUMBER, v)}
     words = [w for w in placed.point.words if w.partition("=")[0] not in hidden]
     return type(placed.point)(tuple(words)).label or placed.run.method
 
 
-def _swept(block: Block, placed: Placed) -> set[str]:
+@cache
+def _swept(block: Block, method: str) -> frozenset[str]:
     """Numbers in which runs of one method differ: in a scatter these are points of one series."""
-    same = [p.point.options for p in block.runs if p.run.method == placed.run.method]
-    return {k for k, v in placed.point.options.items() if re.fullmatch(NUMBER, v) and len({o.get(k) for o in same}) > 1}
+    same = [p.point.options for p in block.runs if p.run.method == method]
+    typed = {k for options in same for k in options}
+    return frozenset(k for k in typed if len({o.get(k) for o in same}) > 1)
 
 
+@cache
 def _methods(block: Block) -> tuple[str, ...]:
     return tuple(sorted({p.run.method for p in block.runs}))

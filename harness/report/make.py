@@ -5,21 +5,19 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import repeat
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from harness.report.claims import Evidence, Verdict, verdicts
 from harness.report.collect import Collected, Problem, collect
-from harness.report.drawing import Drawing, as_svg, save
+from harness.report.drawing import Drawing, Sheet
 from harness.report.exhibit import Block, Exhibit, blocks, exhibits
 from harness.report.figure import block_panels, legend
 from harness.report.page import Page, Part, Section, Swatch
 from harness.report.ranks import Ranks, read_ranks
 from harness.report.shards import merged
+from harness.report.shares import shares
 from harness.report.special import (
     memory_drawing,
     memory_grid,
@@ -79,18 +77,20 @@ def make(places: Sequence[Path], analyses: Path, out: Path) -> Made:
 
 def _draw_all(drawn: Sequence[tuple[str, Sequence[Drawing]]], folder: Path) -> tuple[dict[str, list[str]], list[Path]]:
     """SVGs by the name of their grid, and the files; on all cores where there is much to draw."""
-    names, drawings = [name for name, _ in drawn], [d for _, d in drawn]
-    workers = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1, len(drawn) // FEW)
-    if workers > 1:
-        with ProcessPoolExecutor(workers, get_context("fork")) as pool:
-            made = list(pool.map(_drawn, names, drawings, repeat(folder)))
-    else:
-        made = list(map(_drawn, names, drawings, repeat(folder)))
-    return {name: svgs for name, (svgs, _) in zip(names, made, strict=True)}, [f for _, files in made for f in files]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    workers = max(1, min(cores, len(drawn) // FEW))
+
+    def share(at: int) -> list[tuple[str, list[str], list[Path]]]:
+        return [(name, *_drawn(name, drawings, folder)) for name, drawings in drawn[at::workers]]
+
+    made = [item for part in shares(share, workers) for item in part]
+    svgs, files = {name: svgs for name, svgs, _ in made}, [f for _, _, files in made for f in files]
+    return svgs, sorted(files)
 
 
 def _drawn(name: str, drawings: Sequence[Drawing], folder: Path) -> tuple[list[str], list[Path]]:
-    return [as_svg(drawing, name) for drawing in drawings], save(drawings, folder, name)
+    with Sheet(drawings, name) as sheet:
+        return sheet.svgs(), sheet.save(folder)
 
 
 def _sections(
@@ -112,7 +112,7 @@ def _sections(
         ),
         _ranks(ranks),
     ]
-    used = frozenset(p.run.folder for found_ in placed.values() for block in found_ for p in block.runs)
+    used = frozenset(p.run.folder for found_ in placed.values() for block in found_ for p in block.each)
     made.append(Section("runs", "All runs", "Every complete run, whether or not an exhibit shows it.",
                         [Part(all_runs(found.runs, used))] if found.runs else [],
                         empty="There are none yet. python -m harness makes one.", folded=True))  # fmt: skip
@@ -126,7 +126,7 @@ def _sections(
 def _exhibit(exhibit: Exhibit, found: Sequence[Block]) -> Section:
     parts = []
     for block in found:
-        sources = [(p.point.label or p.run.method, p.run.folder, p.run.summary.command) for p in block.runs]
+        sources = [(p.point.label or p.run.method, p.run.folder, p.run.summary.command) for p in block.each]
         command = exhibit.command + (f" size={block.size}" if block.size != "laptop" else "")
         parts.append(
             Part(
