@@ -93,6 +93,8 @@ def _experiment(name: str) -> str:
 
 def _conditions(run: Run, model: str = LLAMA, n: int = 0, gpu: str = "", shared: int = 0) -> tuple[str, ...]:
     found = []
+    if run.conflict:
+        found.append(f"in conflict with {' and '.join(run.conflict)}, which has the same options and other results")
     if run.summary.model != model:
         found.append(f"model {run.summary.model}, the paper's is {model}")
     rows = sum(r.scored for r in run.rows) or run.summary.n

@@ -119,8 +119,10 @@ def marks(run: Run) -> Cell:
         found.append("simulation")
     if run.shards > 1:
         found.append(f"{run.shards} shards")
+    if run.conflict:
+        found.append(f"in conflict with {' and '.join(run.conflict)}")
     found += run.notes
-    bad = run.summary.verified is False or run.failed or run.notes
+    bad = run.summary.verified is False or run.failed or run.notes or run.conflict
     return Cell(", ".join(found), mark="bad" if bad else "warn" if found else "")
 
 
