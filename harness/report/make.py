@@ -14,6 +14,7 @@ from harness.report.collect import Collected, Problem, collect
 from harness.report.drawing import Drawing, Sheet
 from harness.report.exhibit import Block, Exhibit, blocks, exhibits
 from harness.report.figure import block_panels, legend
+from harness.report.manifest import renew
 from harness.report.page import Page, Part, Section, Swatch
 from harness.report.ranks import Ranks, read_ranks
 from harness.report.shards import merged
@@ -51,7 +52,8 @@ class Made:
 
 
 def make(places: Sequence[Path], analyses: Path, out: Path) -> Made:
-    """Write tables, figures and the page of the runs in ``places`` below ``out``.
+    """Write tables, figures and the page of the runs in ``places`` below ``out``, and remove those of an earlier
+    report that are not among them.
 
     Raises:
         UserError: for a place that is not there, or an experiment whose YAML cannot be read.
@@ -67,11 +69,11 @@ def make(places: Sequence[Path], analyses: Path, out: Path) -> Made:
     sections = list(_sections(found, problems, shown, placed, judged, ranks, reported))
     grids = [part.grid for section in sections for part in section.parts]
     drawn = [(part.grid.name, part.drawings) for s in sections for part in s.parts if part.drawings]
-    for grid in grids:
-        grid.save(out / "tables")
+    tables = [file for grid in grids for file in grid.save(out / "tables")]
     svgs, figures = _draw_all(drawn, out / "figures")
     page = Page(sections, len(found.runs), found.folders, len(problems), Counter(v.verdict for v in judged), svgs)
     page.save(out / "report.html")
+    renew(out, (*tables, *figures))
     return Made(len(found.runs), len(grids), len(figures) // 2, problems)
 
 

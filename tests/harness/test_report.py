@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import hashlib
+import json
 import shutil
 from pathlib import Path
 
@@ -71,6 +73,33 @@ def test_equal_folders_give_equal_bytes_and_all_forms(ranks_run: Path, tmp_path:
     assert "http://" not in page.replace("http://www.w3.org/", "")
     assert "https://" not in page
     assert "python -m harness -m +experiment=accuracy" in page  # what is missing is named with its command
+
+
+def test_what_no_exhibit_shows_any_more_is_removed_and_nothing_of_a_user(tmp_path: Path) -> None:
+    folders = write_experiment(tmp_path / "runs", "ridge", n=3)
+    _, out = report(tmp_path)
+    first = set(files(out))
+    (changed,) = out.glob("tables/ridge-*.md")
+    changed.write_text("my own notes")
+    for own in ("tables/mine.md", "figures/ridge-mine.png"):
+        (out / own).write_text("of a user")
+    outside = tmp_path / "outside.md"
+    outside.write_text("of a user")
+    listed = out / "tables" / "manifest.json"
+    names = json.loads(listed.read_text())
+    digest = hashlib.sha256(b"of a user").hexdigest()
+    listed.write_text(json.dumps(names | {"../outside.md": digest, str(outside): digest}))
+    for folder in folders:
+        shutil.rmtree(folder)
+    write_run(tmp_path / "runs", KVCMAS, n=3)
+    report(tmp_path)
+    left = set(files(out))
+    gone = {name for name in first if "/ridge-" in name and name != changed.relative_to(out).as_posix()}
+    assert len(gone) >= 3
+    assert not gone & left
+    assert left >= (first - gone) | {"tables/mine.md", "figures/ridge-mine.png"}
+    assert changed.read_text() == "my own notes"
+    assert outside.exists()
 
 
 def test_a_run_is_placed_by_its_options_and_what_is_missing_is_named(tmp_path: Path) -> None:
