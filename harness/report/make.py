@@ -79,8 +79,7 @@ def make(places: Sequence[Path], analyses: Path, out: Path) -> Made:
 
 def _draw_all(drawn: Sequence[tuple[str, Sequence[Drawing]]], folder: Path) -> tuple[dict[str, list[str]], list[Path]]:
     """SVGs by the name of their grid, and the files; on all cores where there is much to draw."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    workers = max(1, min(cores, len(drawn) // FEW))
+    workers = max(1, min(cores(), len(drawn) // FEW))
 
     def share(at: int) -> list[tuple[str, list[str], list[Path]]]:
         return [(name, *_drawn(name, drawings, folder)) for name, drawings in drawn[at::workers]]
@@ -88,6 +87,11 @@ def _draw_all(drawn: Sequence[tuple[str, Sequence[Drawing]]], folder: Path) -> t
     made = [item for part in shares(share, workers) for item in part]
     svgs, files = {name: svgs for name, svgs, _ in made}, [f for _, _, files in made for f in files]
     return svgs, sorted(files)
+
+
+def cores() -> int:
+    """How many this process may use; 1 where forks are not to be had."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
 def _drawn(name: str, drawings: Sequence[Drawing], folder: Path) -> tuple[list[str], list[Path]]:

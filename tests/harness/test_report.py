@@ -7,6 +7,7 @@ import hashlib
 import json
 import shutil
 from pathlib import Path
+from time import process_time
 
 import msgspec
 import numpy as np
@@ -29,6 +30,8 @@ from harness.report.style import METHODS, PALETTE, look
 from harness.report.tables import block_grid, marks
 from harness.report.versus import Paired, paired, repeats
 from harness.reported import read_reported
+
+SECONDS_A_RUN = 0.24  # twice 30 s / 500 on each of two cores: three times what it takes on a machine at rest
 
 KVCMAS = Point(("method=kvcmas",))
 
@@ -406,6 +409,27 @@ class TestVerdicts:
         assert found.ours is not None
         if verdict:
             assert "model smollm2, the paper's is llama31_8b; 4 samples of 1531" in found.why
+
+
+def test_the_cost_of_a_report_grows_with_its_runs_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of processor seconds, on one core, which a busy machine stretches less than the clock's: four times the runs take
+    at most six times as long, and a run no more than its share of 30 s for 500 on two slow cores."""
+    monkeypatch.setattr("harness.report.make.cores", lambda: 1)
+    names = ("ablate_rank", "ablate_anchors", "memory", "outside")
+    spent = {}
+    for copies in (1, 4):
+        root = tmp_path / str(copies)
+        for limit in range(copies):
+            for name in names:
+                write_experiment(root / "runs", name, n=8, limit=8 + limit)
+        begin = process_time()
+        code, out = report(root)
+        spent[copies] = process_time() - begin
+        runs = len(list(root.glob("runs/*/*/summary.json")))
+        assert code == 0
+        assert len(list((out / "figures").glob("*.pdf"))) >= copies * len(names)
+    assert spent[4] < 6 * spent[1]
+    assert spent[4] / runs < SECONDS_A_RUN
 
 
 def test_five_hundred_rows_decode_leniently() -> None:
