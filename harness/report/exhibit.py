@@ -16,6 +16,7 @@ in anything else (task, model, samples, mode) are blocks of their own, side by s
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import re
@@ -40,6 +41,9 @@ INPUTS = frozenset({"source", "subset", "split", "revision", "profile", "lookup"
 FREE = INPUTS | {
     "samples", "warmup", "max_new_tokens", "execute", "frames", "tau", "tau_distance", "sandbox", "timeout_s",
 }  # fmt: skip
+
+
+LONGEST = 100  # characters of a file's name, without its ending; what tells long ones apart is in a digest
 
 
 @dataclass(frozen=True)
@@ -134,7 +138,10 @@ class Block:
     @property
     def name(self) -> str:
         said = "-".join(re.sub(r"[^a-z0-9]+", "-", v.lower()).strip("-") for v in self.facts.values())
-        return f"{self.exhibit.name}-{said}"[:120].rstrip("-")
+        name = f"{self.exhibit.name}-{said}"
+        if len(name) <= LONGEST:
+            return name
+        return f"{name[:LONGEST].rstrip('-')}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
     def baseline(self, like: Run, method: str | None = None) -> Run | None:
         """The run of the baseline, or of ``method`` as it is by itself, with the seed of the run ``like``."""

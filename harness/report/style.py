@@ -19,7 +19,7 @@ METHODS = (
 )  # fmt: skip
 PLAIN: dict[Any, Any] = {
     "pdf.fonttype": 42, "svg.fonttype": "none", "font.size": 9, "axes.labelsize": 8.5, "font.family": "DejaVu Sans",
-    "axes.grid": True, "grid.alpha": 0.25, "axes.spines.top": False, "axes.spines.right": False,
+    "axes.grid": True, "grid.alpha": 0.15, "axes.spines.top": False, "axes.spines.right": False,
     "lines.linewidth": 1.6, "lines.markersize": 5.5, "errorbar.capsize": 2.5, "figure.facecolor": "none",
     "axes.facecolor": "none", "savefig.facecolor": "none", "text.color": INK, "axes.labelcolor": INK,
     "axes.edgecolor": INK, "xtick.color": INK, "ytick.color": INK, "grid.color": INK,
