@@ -141,8 +141,8 @@ def _refuse(asked: CommandLine) -> None:
             close = nearest(key, known)
             close = f"{close} " if close.startswith("did") else ""
             raise UserError(
-                f"{word}: python -m harness.memory has no option {key}; {close}it has {', '.join(known)} and the options "
-                "of methods, such as method.rank"
+                f"{word}: python -m harness.memory has no option {key}; {close}it has {', '.join(known)} and the "
+                "options of methods, such as method.rank"
             )
 
 

@@ -313,9 +313,9 @@ def _facts(context: Mapping[str, Any], telling: Mapping[str, set[str]], run: Run
     if run.summary.teacher_forcing:
         facts["mode"] = "teacher-forced"
     for key, value in context.items():
-        if key in telling[str(context.get("task.name"))] and not isinstance(value, list | dict):
-            if not key.startswith(("task.name", "model.", "task._target_", "teacher_forcing")):
-                facts[key] = f"{key}={value}"
+        tells = key in telling[str(context.get("task.name"))] and not isinstance(value, list | dict)
+        if tells and not key.startswith(("task.name", "model.", "task._target_", "teacher_forcing")):
+            facts[key] = f"{key}={value}"
     return facts
 
 

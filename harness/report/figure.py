@@ -170,7 +170,7 @@ def _scale(axes: Any, which: str, values: Sequence[float], ticks: bool) -> None:
     if wide:
         logarithmic(axes, which, narrow=max(positive) < 100 * min(positive))
     known = sorted(set(values))
-    if ticks and 1 < len(known) <= 7:
+    if ticks and 1 <= len(known) <= 7:
         getattr(axes, f"set_{which}ticks")(known, [f"{v:g}" for v in known], fontsize="small")
         getattr(axes, f"{which}axis").set_minor_locator(_none())
 

@@ -29,8 +29,8 @@ class Value:
     seeds: int = 1
 
     def scaled(self, factor: float) -> Value:
-        ends = (None if x is None else x * factor for x in (self.low, self.high))
-        return Value(self.value * factor, *ends, self.seeds)
+        low, high = (None if x is None else x * factor for x in (self.low, self.high))
+        return Value(self.value * factor, low, high, self.seeds)
 
 
 def over_seeds(values: Sequence[Value | None]) -> Value | None:
@@ -117,7 +117,8 @@ def _accuracy(run: Run) -> Value | None:
     s = run.summary
     if s.accuracy is None or s.accuracy_ci95 is None:
         return None
-    return Value(100 * s.accuracy, *(100 * x for x in s.accuracy_ci95))
+    low, high = s.accuracy_ci95
+    return Value(100 * s.accuracy, 100 * low, 100 * high)
 
 
 def _plain(value: float | None, factor: float = 1.0) -> Value | None:

@@ -3,8 +3,8 @@
 Left and middle, TTFT of hops with a source and mean TTFT over whole trajectories (first agent included): median or mean
 solid with its 95 % interval (bootstrap over trajectories), 90th percentile dashed and hollow. Right, prompt tokens a
 second, computed solid, reused dashed and hollow. A line per measurement, a point per offered load; runs that differ by
-their seed alone are pooled. Simulated runs say so, and never share a figure with measured ones. A folder that cannot be used
-is named on stderr.
+their seed alone are pooled. Simulated runs say so, and never share a figure with measured ones. A folder that cannot be
+used is named on stderr.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import UserError
-from harness.report.standalone import run, same_kind, save, usable
+from harness.report.standalone import run as program
+from harness.report.standalone import same_kind, save, usable
 from harness.report.style import canvas, look
 from harness.serving import Serving
 from harness.traffic.pool import Pooled, measured, pooled
@@ -139,7 +140,7 @@ def _difference(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    return run("harness.report.serving", __doc__, plot, "serving.png", arguments)
+    return program("harness.report.serving", __doc__, plot, "serving.png", arguments)
 
 
 if __name__ == "__main__":

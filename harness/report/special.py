@@ -137,6 +137,8 @@ def verdict_drawing(found: Sequence[Verdict]) -> Drawing | None:
         axes.set_yticks(range(len(shown)), [v.reported.id.replace("_", " ") for v in shown], fontsize="small")
         axes.invert_yaxis()
         axes.set(xlabel="ours / paper's")
-        logarithmic(axes, "x", narrow=True)
+        ratios = [1.0, *(v.ratio for v in shown if v.ratio is not None)]
+        if max(ratios) > 3 * min(ratios):
+            logarithmic(axes, "x", narrow=True)
 
     return Drawing("our numbers over the paper's", draw, 0.3, (6.0, 0.9 + 0.26 * len(shown)))

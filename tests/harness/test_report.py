@@ -253,7 +253,7 @@ class TestProblems:
 
     @pytest.mark.parametrize("name", [ROWS, SUMMARY])
     def test_both_sides_of_a_conflict_are_shown_and_marked(self, root: Path, name: str) -> None:
-        first, second = self.copied(root)
+        _, second = self.copied(root)
         data = (second / name).read_bytes()
         (second / name).write_bytes(data.replace(b'"learn_s":0.0', b'"learn_s":1.0'))
         said = self.told(root)
@@ -266,7 +266,7 @@ class TestProblems:
             assert f"{run.folder}: in conflict with {other.folder}" in said
 
     def test_what_is_unfinished_beside_a_complete_copy(self, root: Path) -> None:
-        first, second = self.copied(root)
+        _, second = self.copied(root)
         (second / SUMMARY).unlink()
         assert "not complete, and its rows are those of" in self.told(root)
         (second / ROWS).write_bytes((second / ROWS).read_bytes().replace(b'"learn_s":0.0', b'"learn_s":1.0'))
