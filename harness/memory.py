@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     import torch
 
 OWN = ("method", "shared", "pool", "agents", "requests", "sightings", "dtype", "out")
+OF_RUNS = ("model", "experiment")  # those without a dot; the others of a run change no number here
 PAPER = {2048: "mem_ratio_2k", 8192: "mem_ratio_8k", 32768: "mem_ratio_32k"}
 
 NOTE = """\
@@ -111,6 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with attempt() as tried:
         own, rest = split(words, OWN)
         tried.asked = CommandLine(tuple(rest))
+        _refuse(tried.asked)
         options = Options.parse(own)
         found = list(lines_of(tried.asked, options))
         print_ladder()
@@ -118,6 +120,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.out is not None:
             write(found, Path(options.out).expanduser())
     return tried.code
+
+
+def _refuse(asked: CommandLine) -> None:
+    """Raises UserError for an option that is neither ours nor changes what a method keeps."""
+    for word in asked.overrides:
+        key = word.partition("=")[0].lstrip("+~")
+        if not any(mark in key for mark in "./@") and key not in OF_RUNS:
+            known = (*OWN, *OF_RUNS[:1])
+            close = nearest(key, known)
+            close = f"{close} " if close.startswith("did") else ""
+            raise UserError(
+                f"{word}: python -m harness.memory has no option {key}; {close}it has {', '.join(known)} and the "
+                "options of methods, such as method.rank"
+            )
 
 
 def lines_of(asked: CommandLine, options: Options) -> Iterator[MemoryLine]:

@@ -13,7 +13,7 @@ from rich.text import Text
 from harness.serving import Serving, Spread
 from harness.summary import Summary
 from harness.table import NONE, VERIFY, columns, complete, hundreds, percent, seconds, size
-from harness.traffic.pool import Pooled, pooled
+from harness.traffic.pool import Pooled, measured, pooled
 from harness.verified import mark
 
 SIMULATION = "SIMULATION: times follow from a cost model, nothing ran"
@@ -103,10 +103,10 @@ def print_served(folders: Sequence[Path], labels: Sequence[str], console: Consol
     """One table over complete runs, a line for every measurement; runs that differ by their seed alone are pooled.
 
     Raises:
-        UserError: as :func:`harness.traffic.pool.pooled`.
+        UserError: as :func:`harness.traffic.pool.measured`.
     """
     console = console or Console()
-    runs = pooled(folders)
+    runs = pooled([measured(folder) for folder in folders])
     names = dict(zip(folders, labels, strict=True))
     called = [_without_seed(names[run.folders[0]]) or run.summary.method for run in runs]
     first = runs[0]

@@ -119,6 +119,8 @@ class KV:
         if self.start == start:
             keys.copy_(self.k)
         elif self.start is None:
-            place(keys, self.k, torch.arange(start, start + len(self), device=self.k.device), rope.inv_freq, rope.scaling)
+            place(
+                keys, self.k, torch.arange(start, start + len(self), device=self.k.device), rope.inv_freq, rope.scaling
+            )
         else:
             place(keys, self.k, torch.full((len(self),), start - self.start, device=self.k.device), rope.inv_freq)

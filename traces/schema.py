@@ -134,8 +134,13 @@ def lines_of(path: Path) -> list[str]:
     """Lines with something on them. Raises TraceError if the file cannot be read."""
     try:
         return [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise TraceError(f"{path}: cannot be read ({error})") from error
+    except (FileNotFoundError, IsADirectoryError) as error:
+        what = "there is no such file" if isinstance(error, FileNotFoundError) else "this is a folder"
+        raise TraceError(f"{path}: {what}; name a file that python -m traces wrote, or one of Mooncake's") from error
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be read ({error.strerror}); make it readable") from error
+    except UnicodeDecodeError as error:
+        raise TraceError(f"{path}: is no text ({error}); name a file that python -m traces wrote") from error
 
 
 def parsed(path: Path, number: int, line: str) -> dict[str, Any]:

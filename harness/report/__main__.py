@@ -1,8 +1,9 @@
 """``python -m harness.report [folders]``: tables, figures and one page from run folders, without running anything.
 
 Folders are run folders or hold some (default: results/runs). Analyses of ranks are taken from results/analysis. Written
-are <out>/tables/*.{md,tex,csv}, <out>/figures/*.{pdf,png} and <out>/report.html, which opens from disk. The same
-folders give the same bytes. Runs that are incomplete, damaged or in conflict are listed in the page and on stderr.
+are <out>/tables/*.{md,tex,csv}, <out>/figures/*.{pdf,png} and <out>/report.html, which opens from disk; tables
+and figures of an earlier report that no longer belong to any exhibit are removed. The same folders give the same bytes.
+Runs that are incomplete, damaged or in conflict are listed in the page and on stderr.
 """
 
 from __future__ import annotations

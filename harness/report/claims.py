@@ -59,7 +59,7 @@ class Evidence:
 
     def placed(self, exhibit: str) -> Iterator[Placed]:
         for block in self.blocks.get(exhibit, ()):
-            yield from block.runs
+            yield from block.each
 
 
 def verdicts(reported: Mapping[str, Reported], evidence: Evidence) -> list[Verdict]:
@@ -93,6 +93,8 @@ def _experiment(name: str) -> str:
 
 def _conditions(run: Run, model: str = LLAMA, n: int = 0, gpu: str = "", shared: int = 0) -> tuple[str, ...]:
     found = []
+    if run.conflict:
+        found.append(f"in conflict with {' and '.join(run.conflict)}, which has the same options and other results")
     if run.summary.model != model:
         found.append(f"model {run.summary.model}, the paper's is {model}")
     rows = sum(r.scored for r in run.rows) or run.summary.n
@@ -176,7 +178,7 @@ def _left_outside(evidence: Evidence, _: Reported) -> Ours | None:
     found = [
         (value.value, placed, value)
         for block in evidence.blocks.get("outside", ())
-        for placed in block.runs
+        for placed in block.each
         if placed.run.method in methods and (value := left("kv")(block, placed.run)) is not None
     ]
     if not found:

@@ -6,8 +6,6 @@ must be there; a row that cannot be read is a problem with its line, and the row
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +21,7 @@ from harness.provenance import Session
 from harness.records import Route, Status
 from harness.summary import Summary
 
+RIGHT = "find out which one is right and move the other away"
 MARKS = (CONFIG, ROWS, SUMMARY)
 OUTSIDE = ("hydra", "tracking", "results_dir", "points", "exhibit", "size", "sizes")  # of a configuration, no run's
 
@@ -91,6 +90,7 @@ class Run:
         folder: as shown, relative to where the report was made; path: where it lies.
         config: resolved options; ``{}`` if they cannot be read.
         sessions: of the provenance; shards: how many folders it was merged from.
+        conflict: folders of the same run that have other results.
     """
 
     folder: str
@@ -102,6 +102,7 @@ class Run:
     identity: str = ""
     shards: int = 1
     notes: tuple[str, ...] = ()
+    conflict: tuple[str, ...] = ()
 
     @property
     def method(self) -> str:
@@ -126,6 +127,17 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Unfinished:
+    """A folder without a summary: how many rows it has, and the command that goes on with it."""
+
+    folder: str
+    path: Path
+    identity: str
+    rows: int
+    again: str
+
+
+@dataclass(frozen=True)
 class Collected:
     """Everything that lies in the folders."""
 
@@ -138,7 +150,7 @@ class Collected:
 class _Reader:
     problems: list[Problem] = field(default_factory=list)
 
-    def run(self, path: Path, shown: str) -> Run | None:
+    def run(self, path: Path, shown: str) -> Run | Unfinished | None:
         config = self._config(path, shown)
         try:
             summary = read_summary(path)
@@ -149,11 +161,10 @@ class _Reader:
         sessions, identity = self._provenance(path, shown)
         if summary is None:
             again = sessions[-1].command if sessions else "the command that made it"
-            self._add(shown, f"not complete: {len(rows)} rows and no {SUMMARY}", f"go on with it: {again}")
-            return None
+            return Unfinished(shown, path, identity, len(rows), again)
         if torn or len(rows) != summary.n:
             what = f"{ROWS} ends in the middle of a row" if torn else f"{ROWS} has {len(rows)} readable rows"
-            self._add(shown, f"{what}, {SUMMARY} counts {summary.n}; its intervals are left out",
+            self.add(shown, f"{what}, {SUMMARY} counts {summary.n}; its intervals are left out",
                       f"delete {SUMMARY} and go on with it: {summary.command}")  # fmt: skip
             rows = ()
         return Run(shown, config, summary, tuple(rows), path, sessions, identity)
@@ -163,7 +174,7 @@ class _Reader:
         try:
             found = yaml.load((path / CONFIG).read_bytes(), Loader=loader)
         except FileNotFoundError:
-            self._add(shown, f"there is no {CONFIG}", "its options are unknown; run the command again elsewhere")
+            self.add(shown, f"there is no {CONFIG}", "its options are unknown; run the command again elsewhere")
             return {}
         except (OSError, yaml.YAMLError) as error:
             self._says(shown, f"{CONFIG} cannot be read ({' '.join(str(error).split())[:200]})")
@@ -177,7 +188,7 @@ class _Reader:
             self._says(shown, str(error).replace(str(path), shown))
             return (), ""
         if found is None:
-            self._add(shown, f"there is no {PROVENANCE}", "where its numbers come from is unknown")
+            self.add(shown, f"there is no {PROVENANCE}", "where its numbers come from is unknown")
             return (), ""
         return tuple(found.sessions), found.identity_sha256
 
@@ -198,9 +209,9 @@ class _Reader:
         return tuple(rows), bool(rest)
 
     def _says(self, shown: str, what: str) -> None:
-        self._add(shown, what.partition("; move its folder away")[0], "move the folder away and run its command again")
+        self.add(shown, what.partition("; move its folder away")[0], "move the folder away and run its command again")
 
-    def _add(self, shown: str, what: str, remedy: str) -> None:
+    def add(self, shown: str, what: str, remedy: str) -> None:
         self.problems.append(Problem(shown, what, remedy))
 
 
@@ -215,8 +226,8 @@ def collect(places: Sequence[Path]) -> Collected:
             raise UserError(f"{place} is no folder; give run folders, or folders that hold some, such as results/runs")
     reader = _Reader()
     folders = sorted({f for place in places for f in _folders(place)})
-    found = [(f, reader.run(f, _shown(f))) for f in folders]
-    runs = _distinct([run for _, run in found if run is not None], reader)
+    found = [reader.run(f, _shown(f)) for f in folders]
+    runs = _told_apart([one for one in found if one is not None], reader)
     return Collected(tuple(runs), tuple(sorted(reader.problems, key=lambda p: (p.folder, p.what))), len(folders))
 
 
@@ -235,31 +246,71 @@ def flat(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
             yield f"{prefix}{key}", value
 
 
-def _distinct(runs: Sequence[Run], reader: _Reader) -> list[Run]:
-    """One run for each identity. Copies are named; of two that contradict each other, the one with more rows counts,
-    then the first by folder, and both are named."""
-    kept: dict[str, Run] = {}
-    for run in sorted(runs, key=lambda r: (-r.summary.n, r.folder)):
-        key = run.identity or f"folder {run.folder}"
-        other = kept.setdefault(key, run)
-        if other is run:
-            continue
-        if _content(other) == _content(run):
-            reader._add(run.folder, f"a copy of {other.folder}", "counted once; remove one of them")
+def _told_apart(found: Sequence[Run | Unfinished], reader: _Reader) -> list[Run]:
+    """One run for each identity where its folders agree; all of them, each naming the others, where they do not."""
+    by_identity: dict[str, list[Run | Unfinished]] = {}
+    for one in found:
+        by_identity.setdefault(one.identity or f"folder {one.folder}", []).append(one)
+    runs = [run for here in by_identity.values() for run in _agreed(here, reader)]
+    return sorted(runs, key=lambda run: run.folder)
+
+
+def _agreed(here: Sequence[Run | Unfinished], reader: _Reader) -> list[Run]:
+    """Of several folders of one run: a copy, and one that stops earlier in the same rows, count no second time. What
+    contradicts the longest one stays beside it, and both say so."""
+    complete = [one for one in here if isinstance(one, Run)]
+    unfinished = [one for one in here if isinstance(one, Unfinished)]
+    if not complete:
+        for one in unfinished:
+            reader.add(one.folder, f"not complete: {one.rows} rows and no {SUMMARY}", f"go on with it: {one.again}")
+        return []
+    if len(here) == 1:
+        return complete
+    held = {one.folder: _Content.of(one.path) for one in here}
+    first, *others = sorted(complete, key=lambda run: (-held[run.folder].count, run.folder))
+    longest, against = held[first.folder], [first]
+    for other in others:
+        mine = held[other.folder]
+        if mine == longest:
+            reader.add(other.folder, f"a copy of {first.folder}", "counted once; remove one of them")
+        elif mine.begins(longest):
+            said = f"its {mine.count} rows are the first of the {longest.count} of {first.folder}, which counts"
+            reader.add(other.folder, said, "remove it")
         else:
-            reader._add(
-                run.folder,
-                f"in conflict with {other.folder}: the same options, other results; the latter is shown",
-                "find out which one is right and move the other away",
-            )
-            kept[key] = replace(other, notes=(*other.notes, f"in conflict with {run.folder}"))
-    return sorted(kept.values(), key=lambda r: r.folder)
+            against.append(other)
+    for one in unfinished:
+        same = held[one.folder].begins(longest) or held[one.folder].rows == longest.rows
+        reader.add(one.folder, f"not complete, and its rows are {'' if same else 'not '}those of {first.folder}, which "
+                   "counts", "remove it" if same else RIGHT)  # fmt: skip
+    if len(against) == 1:
+        return [first]
+    found = []
+    for run in against:
+        rest = tuple(other.folder for other in against if other is not run)
+        said = f"in conflict with {' and '.join(rest)}: the same options, other results; all are shown"
+        reader.add(run.folder, said, RIGHT)
+        found.append(replace(run, conflict=rest))
+    return found
 
 
-def _content(run: Run) -> str:
-    """Equal for copies: they have the same rows, times included, and the same summary."""
-    text = json.dumps([msgspec.to_builtins(run.rows), msgspec.to_builtins(run.summary)], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+@dataclass(frozen=True)
+class _Content:
+    """What copies of a folder have in common: the bytes of its whole rows, and of its summary."""
+
+    rows: bytes
+    summary: bytes
+
+    @classmethod
+    def of(cls, folder: Path) -> _Content:
+        rows, summary = (f.read_bytes() if f.exists() else b"" for f in (folder / ROWS, folder / SUMMARY))
+        return cls(rows[: rows.rfind(b"\n") + 1], summary)
+
+    @property
+    def count(self) -> int:
+        return self.rows.count(b"\n")
+
+    def begins(self, other: _Content) -> bool:
+        return other.rows.startswith(self.rows) and self.count < other.count
 
 
 def _folders(place: Path) -> Iterator[Path]:

@@ -2,22 +2,21 @@
 
 Three panels share the vertical axis, the mean KL of a reuse hop's first token to dense: against fresh share, bytes kept
 between requests, and the median TTFT of the hops that have a source. A line per method, a point per run; runs without a
-shadow have no fidelity and are named on stderr.
+shadow have no fidelity, and are named on stderr as damaged ones are.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from harness.errors import UserError
-from harness.folder import read_summary
+from harness.report.standalone import run, same_kind, save, usable
 from harness.report.style import canvas, look
 from harness.summary import Summary
+from harness.table import complete
 
-FORMATS = (".png", ".pdf", ".svg")
 FLOOR = 1e-7  # nats; below, bf16 and fp32 rounding decide
 
 
@@ -33,34 +32,22 @@ def curves(summaries: Sequence[Summary]) -> dict[str, list[tuple[float, float, f
     return {method: sorted(points) for method, points in sorted(found.items())}
 
 
-def read(folders: Sequence[Path]) -> list[Summary]:
-    """Summaries of complete runs with fidelity; the others are named on stderr.
-
-    Raises:
-        UserError: if there is none, or they are of several tasks, models or modes, which one figure would mix up.
-    """
-    summaries = []
-    for folder in folders:
-        summary = read_summary(folder)
-        if summary is None or summary.fidelity is None:
-            why = "holds no complete run" if summary is None else "has no reuse hop with a shadow (shadow=true)"
-            print(f"left out: {folder} {why}", file=sys.stderr)
-        else:
-            summaries.append(summary)
-    if not summaries:
-        raise UserError("none of the folders holds a complete run with fidelity; run +experiment=curve first")
-    kinds = {(s.task, s.model, s.teacher_forcing) for s in summaries}
-    if len(kinds) > 1:
-        listed = "; ".join(f"{t} on {m}{', teacher-forced' * forced}" for t, m, forced in sorted(kinds))
-        raise UserError(f"the folders hold runs of several kinds ({listed}); give those of one")
-    return summaries
+def read(folder: Path) -> Summary:
+    """Raises UserError unless there is a complete run with fidelity in ``folder``."""
+    summary = complete(folder)
+    if summary.fidelity is None:
+        raise UserError(f"{folder} has no reuse hop with a shadow (shadow=true)")
+    return summary
 
 
 def plot(folders: Sequence[Path], target: Path) -> None:
-    """Draw the curves of the runs in ``folders``. Raises UserError as :func:`read`, and for another kind of file."""
-    if target.suffix not in FORMATS:
-        raise UserError(f"--out {target}: a figure is one of {', '.join(FORMATS)}")
-    summaries = read(folders)
+    """Draw the curves of the runs in ``folders``.
+
+    Raises:
+        UserError: if no folder can be used, or they are of several tasks, models or modes.
+    """
+    summaries = usable(folders, read, "run +experiment=curve first")
+    same_kind(f"{s.task} on {s.model}{', teacher-forced' * s.teacher_forcing}" for s in summaries)
     pyplot = canvas()
     lines = curves(summaries)
     figure, axes = pyplot.subplots(1, 3, figsize=(12, 4), sharey=True, layout="constrained")
@@ -76,23 +63,12 @@ def plot(folders: Sequence[Path], target: Path) -> None:
     task, model = summaries[0].task, summaries[0].model
     figure.suptitle(f"{task}, {model}{', teacher-forced' * summaries[0].teacher_forcing}")
     figure.legend(loc="outside right center", fontsize="small")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(target, dpi=150)
+    save(figure, target)
     pyplot.close(figure)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m harness.report.curve", description=__doc__)
-    parser.add_argument("folders", type=Path, nargs="+")
-    parser.add_argument("--out", type=Path, default=Path("results/figures/curve.png"))
-    options = parser.parse_args(arguments)
-    try:
-        plot(options.folders, options.out)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    print(f"figure: {options.out}")
-    return 0
+    return run("harness.report.curve", __doc__, plot, "curve.png", arguments)
 
 
 if __name__ == "__main__":

@@ -69,10 +69,13 @@ class Grid:
             lines.writerow([v for at, cell in enumerate(row) for v in _values(cell, at in self.numeric, at in spread)])
         return out.getvalue()
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path) -> list[Path]:
+        """Write all forms; returns the files."""
         folder.mkdir(parents=True, exist_ok=True)
-        for ending, text in (("md", self.markdown()), ("tex", self.latex()), ("csv", self.csv())):
+        forms = {"md": self.markdown(), "tex": self.latex(), "csv": self.csv()}
+        for ending, text in forms.items():
             (folder / f"{self.name}.{ending}").write_text(text, encoding="utf-8")
+        return [folder / f"{self.name}.{ending}" for ending in forms]
 
 
 def _heads(head: str, spread: bool) -> list[str]:

@@ -5,21 +5,20 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import repeat
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from harness.report.claims import Evidence, Verdict, verdicts
 from harness.report.collect import Collected, Problem, collect
-from harness.report.drawing import Drawing, as_svg, save
+from harness.report.drawing import Drawing, Sheet
 from harness.report.exhibit import Block, Exhibit, blocks, exhibits
 from harness.report.figure import block_panels, legend
+from harness.report.manifest import renew
 from harness.report.page import Page, Part, Section, Swatch
 from harness.report.ranks import Ranks, read_ranks
 from harness.report.shards import merged
+from harness.report.shares import shares
 from harness.report.special import (
     memory_drawing,
     memory_grid,
@@ -53,7 +52,8 @@ class Made:
 
 
 def make(places: Sequence[Path], analyses: Path, out: Path) -> Made:
-    """Write tables, figures and the page of the runs in ``places`` below ``out``.
+    """Write tables, figures and the page of the runs in ``places`` below ``out``, and remove those of an earlier
+    report that are not among them.
 
     Raises:
         UserError: for a place that is not there, or an experiment whose YAML cannot be read.
@@ -69,28 +69,34 @@ def make(places: Sequence[Path], analyses: Path, out: Path) -> Made:
     sections = list(_sections(found, problems, shown, placed, judged, ranks, reported))
     grids = [part.grid for section in sections for part in section.parts]
     drawn = [(part.grid.name, part.drawings) for s in sections for part in s.parts if part.drawings]
-    for grid in grids:
-        grid.save(out / "tables")
+    tables = [file for grid in grids for file in grid.save(out / "tables")]
     svgs, figures = _draw_all(drawn, out / "figures")
     page = Page(sections, len(found.runs), found.folders, len(problems), Counter(v.verdict for v in judged), svgs)
     page.save(out / "report.html")
+    renew(out, (*tables, *figures))
     return Made(len(found.runs), len(grids), len(figures) // 2, problems)
 
 
 def _draw_all(drawn: Sequence[tuple[str, Sequence[Drawing]]], folder: Path) -> tuple[dict[str, list[str]], list[Path]]:
     """SVGs by the name of their grid, and the files; on all cores where there is much to draw."""
-    names, drawings = [name for name, _ in drawn], [d for _, d in drawn]
-    workers = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1, len(drawn) // FEW)
-    if workers > 1:
-        with ProcessPoolExecutor(workers, get_context("fork")) as pool:
-            made = list(pool.map(_drawn, names, drawings, repeat(folder)))
-    else:
-        made = list(map(_drawn, names, drawings, repeat(folder)))
-    return {name: svgs for name, (svgs, _) in zip(names, made, strict=True)}, [f for _, files in made for f in files]
+    workers = max(1, min(cores(), len(drawn) // FEW))
+
+    def share(at: int) -> list[tuple[str, list[str], list[Path]]]:
+        return [(name, *_drawn(name, drawings, folder)) for name, drawings in drawn[at::workers]]
+
+    made = [item for part in shares(share, workers) for item in part]
+    svgs, files = {name: svgs for name, svgs, _ in made}, [f for _, _, files in made for f in files]
+    return svgs, sorted(files)
+
+
+def cores() -> int:
+    """How many this process may use; 1 where forks are not to be had."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
 def _drawn(name: str, drawings: Sequence[Drawing], folder: Path) -> tuple[list[str], list[Path]]:
-    return [as_svg(drawing, name) for drawing in drawings], save(drawings, folder, name)
+    with Sheet(drawings, name) as sheet:
+        return sheet.svgs(), sheet.save(folder)
 
 
 def _sections(
@@ -112,7 +118,7 @@ def _sections(
         ),
         _ranks(ranks),
     ]
-    used = frozenset(p.run.folder for found_ in placed.values() for block in found_ for p in block.runs)
+    used = frozenset(p.run.folder for found_ in placed.values() for block in found_ for p in block.each)
     made.append(Section("runs", "All runs", "Every complete run, whether or not an exhibit shows it.",
                         [Part(all_runs(found.runs, used))] if found.runs else [],
                         empty="There are none yet. python -m harness makes one.", folded=True))  # fmt: skip
@@ -126,7 +132,7 @@ def _sections(
 def _exhibit(exhibit: Exhibit, found: Sequence[Block]) -> Section:
     parts = []
     for block in found:
-        sources = [(p.point.label or p.run.method, p.run.folder, p.run.summary.command) for p in block.runs]
+        sources = [(p.point.label or p.run.method, p.run.folder, p.run.summary.command) for p in block.each]
         command = exhibit.command + (f" size={block.size}" if block.size != "laptop" else "")
         parts.append(
             Part(

@@ -25,6 +25,8 @@ from harness.analysis.interval import Interval
 from harness.errors import UserError
 from harness.folder import read_rows
 from harness.records import HopRecord, Route, Row
+from harness.report.standalone import usable
+from harness.summary import Summary
 from harness.table import columns, complete, hundreds
 
 Key = tuple[str, int]  # sample, repeat
@@ -105,16 +107,11 @@ def _shares(hops: Sequence[HopRecord]) -> tuple[float | None, float | None]:
 
 def table(folders: Sequence[Path], over: Path, after: int) -> Table:
     """A row per run. Raises UserError for runs that are not of the same task, model and mode."""
-    base, rows = complete(over), read_rows(over).rows
+    _, base, rows = _read(over)
     made = columns(
         "run", "hops", "KL", "KL,\nother", "ratio", "prefix %\nboth", "answer %\nboth", "whole", "ratio,\nwhole"
     )
-    for folder in folders:
-        try:
-            summary, own = complete(folder), read_rows(folder).rows
-        except UserError as error:
-            print(f"left out: {error}", file=sys.stderr)
-            continue
+    for folder, summary, own in usable(folders, _read, "give complete runs"):
         for what in ("task", "model", "teacher_forcing"):
             mine, its = getattr(summary, what), getattr(base, what)
             if mine != its:
@@ -132,6 +129,11 @@ def table(folders: Sequence[Path], over: Path, after: int) -> Table:
             str(len(whole)), _interval(pairs.ratio(whole)),
         )  # fmt: skip
     return made
+
+
+def _read(folder: Path) -> tuple[Path, Summary, tuple[Row, ...]]:
+    """Raises UserError unless there is a complete run in ``folder``."""
+    return folder, complete(folder), read_rows(folder).rows
 
 
 def _two(values: Sequence[float | None]) -> str:

@@ -21,14 +21,28 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Value:
-    """A number, and the ends of its interval if it has one."""
+    """A number, and the ends of its interval if it has one: of 95 %, or over ``seeds`` of one standard deviation."""
 
     value: float
     low: float | None = None
     high: float | None = None
+    seeds: int = 1
 
     def scaled(self, factor: float) -> Value:
-        return Value(*(None if x is None else x * factor for x in (self.value, self.low, self.high)))  # type: ignore[arg-type]
+        low, high = (None if x is None else x * factor for x in (self.low, self.high))
+        return Value(self.value * factor, low, high, self.seeds)
+
+
+def over_seeds(values: Sequence[Value | None]) -> Value | None:
+    """A single one as it is; of several mean and sample standard deviation, None unless each seed has the number."""
+    found = [v for v in values if v is not None]
+    if len(found) < len(values) or not found:
+        return None
+    if len(found) == 1:
+        return found[0]
+    numbers = [v.value for v in found]
+    mean, sd = float(np.mean(numbers)), float(np.std(numbers, ddof=1))
+    return Value(mean, mean - sd, mean + sd, len(found))
 
 
 @dataclass(frozen=True)
@@ -103,7 +117,8 @@ def _accuracy(run: Run) -> Value | None:
     s = run.summary
     if s.accuracy is None or s.accuracy_ci95 is None:
         return None
-    return Value(100 * s.accuracy, *(100 * x for x in s.accuracy_ci95))
+    low, high = s.accuracy_ci95
+    return Value(100 * s.accuracy, 100 * low, 100 * high)
 
 
 def _plain(value: float | None, factor: float = 1.0) -> Value | None:
@@ -263,10 +278,12 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def shown(value: Value | None, digits: int = 3) -> str:
-    """As a table has it: ``12.3 (11.0-13.9)``."""
+    """As a table has it: ``12.3 (11.0-13.9)``, over seeds ``12.3 ± 1.2``."""
     if value is None:
         return ""
     text = number(value.value, digits)
     if value.low is None or value.high is None:
         return text
+    if value.seeds > 1:
+        return f"{text} ± {number(value.value - value.low, min(2, digits))}"
     return f"{text} ({number(value.low, digits)}–{number(value.high, digits)})"

@@ -23,7 +23,7 @@ def left(part: Part) -> Callable[[Block, Run], Value | None]:
     same prompts (teacher-forced blocks only), with a paired bootstrap over samples. 100 repairs nothing."""
 
     def of(block: Block, run: Run) -> Value | None:
-        base = block.baseline(PLAIN)
+        base = block.baseline(run, PLAIN)
         if base is None or not run.summary.teacher_forcing:
             return None
         mine, theirs = _errors(run, part), _errors(base, part)

@@ -3,12 +3,12 @@
 Left and middle, TTFT of hops with a source and mean TTFT over whole trajectories (first agent included): median or mean
 solid with its 95 % interval (bootstrap over trajectories), 90th percentile dashed and hollow. Right, prompt tokens a
 second, computed solid, reused dashed and hollow. A line per measurement, a point per offered load; runs that differ by
-their seed alone are pooled. Simulated runs say so, and never share a figure with measured ones.
+their seed alone are pooled. Simulated runs say so, and never share a figure with measured ones. A folder that cannot be
+used is named on stderr.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import UserError
-from harness.report.curve import FORMATS
+from harness.report.standalone import run as program
+from harness.report.standalone import same_kind, save, usable
 from harness.report.style import canvas, look
 from harness.serving import Serving
-from harness.traffic.pool import Pooled, pooled
+from harness.traffic.pool import Pooled, measured, pooled
 
 
 @dataclass(frozen=True)
@@ -59,16 +60,10 @@ def plot(folders: Sequence[Path], target: Path) -> None:
     """Draw the runs in ``folders``.
 
     Raises:
-        UserError: for a folder without a complete run of a trace, another kind of file, or runs that do not belong into
-            one figure.
+        UserError: if no folder holds a complete run of a trace, or their runs do not belong into one figure.
     """
-    if target.suffix not in FORMATS:
-        raise UserError(f"--out {target}: a figure is one of {', '.join(FORMATS)}")
-    runs = pooled(folders)
-    kinds = {(r.summary.model, r.summary.backend, r.serving.simulated, r.serving.trace) for r in runs}
-    if len(kinds) > 1:
-        listed = "; ".join(sorted(f"{t} on {m}, backend {b}" for m, b, _, t in kinds))
-        raise UserError(f"the folders hold runs of several kinds ({listed}); give those of one")
+    runs = pooled(usable(folders, measured, "run task=trace first"))
+    same_kind(f"{r.serving.trace} on {r.summary.model}, {_how(r)}" for r in runs)
     pyplot, found = canvas(), lines(runs)
     figure, axes = pyplot.subplots(1, 3, figsize=(13, 4), layout="constrained")
     styles: dict[str, int] = {}
@@ -86,9 +81,12 @@ def plot(folders: Sequence[Path], target: Path) -> None:
     title = f"{first.serving.trace}, {first.summary.model}, {first.serving.engine}"
     figure.suptitle(f"SIMULATION: {title}" if first.serving.simulated else title)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center", fontsize="small")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(target, dpi=150)
+    save(figure, target)
     pyplot.close(figure)
+
+
+def _how(run: Pooled) -> str:
+    return f"backend {run.summary.backend}{', simulated' * run.serving.simulated}"
 
 
 def _draw(axes: Any, line: Line, style: dict[str, Any]) -> None:
@@ -142,17 +140,7 @@ def _difference(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m harness.report.serving", description=__doc__)
-    parser.add_argument("folders", type=Path, nargs="+")
-    parser.add_argument("--out", type=Path, default=Path("results/figures/serving.png"))
-    options = parser.parse_args(arguments)
-    try:
-        plot(options.folders, options.out)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    print(f"figure: {options.out}")
-    return 0
+    return program("harness.report.serving", __doc__, plot, "serving.png", arguments)
 
 
 if __name__ == "__main__":

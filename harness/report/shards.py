@@ -65,6 +65,7 @@ def _put_together(count: int, shards: list[Run]) -> tuple[list[Run], list[Proble
         sessions=tuple(session for run in shards for session in run.sessions),
         identity=f"shards of {first.identity}",
         shards=count,
+        conflict=tuple(dict.fromkeys(folder for run in shards for folder in run.conflict)),
         notes=(*(note for run in shards for note in run.notes), *([NOTE] if learns and count > 1 else [])),
     )
     return [made], []

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness.report.drawing import Drawing, save
+from harness.report.drawing import Drawing, Sheet
 from harness.report.style import PALETTE
 from harness.summary import Fidelity, HopTtft, Summary
 
@@ -20,7 +20,11 @@ def draw_run(summary: Summary, folder: Path) -> list[Path]:
         drawings["ttft_by_hop"] = Drawing("TTFT by hop", partial(_ttft, summary.ttft_by_hop_s))
     if summary.fidelity is not None and summary.fidelity.kv_error_k_by_layer:
         drawings["error_by_layer"] = Drawing("relative error by layer", partial(_errors, summary.fidelity))
-    return [path for name, d in drawings.items() for path in save([d], folder, name) if path.suffix == ".png"]
+    files = list[Path]()
+    for name, drawing in drawings.items():
+        with Sheet([drawing], name) as sheet:
+            files += sheet.save(folder)
+    return [path for path in files if path.suffix == ".png"]
 
 
 def _ttft(hops: list[HopTtft], axes: Any) -> None:

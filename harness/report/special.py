@@ -11,7 +11,7 @@ from harness.report.drawing import Drawing
 from harness.report.grid import Cell, Grid
 from harness.report.quantity import Value
 from harness.report.ranks import Ranks
-from harness.report.style import LINES, PALETTE
+from harness.report.style import LINES, PALETTE, logarithmic
 from harness.reported import Reported
 
 VERDICTS = {"reproduced": (PALETTE[2], "good"), "differs": (PALETTE[1], "bad"),
@@ -51,8 +51,10 @@ def memory_drawing() -> Drawing:
                 sizes = [getattr(s, kind)[pool] for s in steps]
                 axes.plot(LENGTHS, sizes, color=colour, linestyle=line, label=f"{name}, {pool} anchors")
         axes.axhline(BOARD_GIB, color=PALETTE[7], linestyle=":", linewidth=1.2, label="A6000, 48 GB")
-        axes.set(xlabel="shared tokens", ylabel="estimated memory, GiB", xscale="log", yscale="log")
+        axes.set(xlabel="shared tokens", ylabel="estimated memory, GiB", xscale="log")
         axes.set_xticks([512, 2048, 8192, 32768], ["512", "2K", "8K", "32K"])
+        axes.minorticks_off()
+        logarithmic(axes, "y")
 
     return Drawing("estimated memory against shared tokens", draw)
 
@@ -134,6 +136,9 @@ def verdict_drawing(found: Sequence[Verdict]) -> Drawing | None:
         axes.axvspan(0.9, 1.1, color=PALETTE[2], alpha=0.12, linewidth=0)
         axes.set_yticks(range(len(shown)), [v.reported.id.replace("_", " ") for v in shown], fontsize="small")
         axes.invert_yaxis()
-        axes.set(xlabel="ours / paper's", xscale="log")
+        axes.set(xlabel="ours / paper's")
+        ratios = [1.0, *(v.ratio for v in shown if v.ratio is not None)]
+        if max(ratios) > 3 * min(ratios):
+            logarithmic(axes, "x", narrow=True)
 
     return Drawing("our numbers over the paper's", draw, 0.3, (6.0, 0.9 + 0.26 * len(shown)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from typing import Any
 
 # Okabe and Ito's palette; markers tell methods of one hue apart. The ink is the text colour of a page that holds the
@@ -18,7 +19,7 @@ METHODS = (
 )  # fmt: skip
 PLAIN: dict[Any, Any] = {
     "pdf.fonttype": 42, "svg.fonttype": "none", "font.size": 9, "axes.labelsize": 8.5, "font.family": "DejaVu Sans",
-    "axes.grid": True, "grid.alpha": 0.25, "axes.spines.top": False, "axes.spines.right": False,
+    "axes.grid": True, "grid.alpha": 0.15, "axes.spines.top": False, "axes.spines.right": False,
     "lines.linewidth": 1.6, "lines.markersize": 5.5, "errorbar.capsize": 2.5, "figure.facecolor": "none",
     "axes.facecolor": "none", "savefig.facecolor": "none", "text.color": INK, "axes.labelcolor": INK,
     "axes.edgecolor": INK, "xtick.color": INK, "ytick.color": INK, "grid.color": INK,
@@ -52,6 +53,30 @@ def canvas() -> Any:
 
     pyplot.rcParams.update(PLAIN)
     return pyplot
+
+
+def logarithmic(axes: Any, which: str, narrow: bool = False) -> None:
+    """A logarithmic axis with ``0.01`` and ``10⁻⁴`` at its ticks in plain text: matplotlib's own labels are formulas,
+    whose setting takes a tenth of a figure's time, and a font more in its PDF. ``narrow``: with 2 and 5 as well, for an
+    axis that may hold no more than one power of ten."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    getattr(axes, f"set_{which}scale")("log")
+    axis = getattr(axes, f"{which}axis")
+    axis.set_major_formatter(FuncFormatter(lambda value, _: power(value)))
+    axis.set_minor_formatter(NullFormatter())
+    if narrow:
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+
+
+def power(value: float) -> str:
+    """A number as the label of a tick: ``0.2``, ``500``, ``10⁻⁴``, ``2·10⁵``."""
+    exponent = math.floor(math.log10(value) + 1e-9)
+    if -3 < exponent < 4:
+        return f"{value:g}"
+    mantissa = f"{value / 10.0**exponent:g}"
+    raised = "10" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return raised if mantissa == "1" else f"{mantissa}·{raised}"
 
 
 def ink(text: str) -> str:

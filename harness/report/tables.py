@@ -9,7 +9,7 @@ from harness.report.collect import Problem, Run
 from harness.report.exhibit import Block, Placed
 from harness.report.figure import value
 from harness.report.grid import Cell, Grid
-from harness.report.quantity import QUANTITIES, Value, quantity_of
+from harness.report.quantity import QUANTITIES, Value, over_seeds, quantity_of
 from harness.report.relative import HEADS
 from harness.report.versus import paired, repeats
 
@@ -17,16 +17,23 @@ OVER, REPEATS = "over_dense", "repeats"
 
 
 def block_grid(block: Block) -> Grid:
-    """A row per run, in the order of the experiment."""
-    columns = [c for c in block.exhibit.columns if any(_cell(block, p, c).text for p in block.runs)]
+    """A row per point, in the order of the experiment."""
+    cells = {c: [_cell(block, p, c) for p in block.runs] for c in block.exhibit.columns}
+    columns = [c for c in block.exhibit.columns if any(cell.text for cell in cells[c])]
     heads = ("run", *(_head(c, block) for c in columns), "samples", "marks")
     rows = tuple(
-        (Cell(p.point.label or p.run.method, title=p.run.folder), *(_cell(block, p, c) for c in columns),
-         Cell(str(p.run.summary.n), Value(p.run.summary.n)), marks(p.run))
-        for p in block.runs
+        (Cell(p.point.label or p.run.method, title=", ".join(run.folder for run in p.runs)),
+         *(cells[c][at] for c in columns), _samples(p), placed_marks(p))
+        for at, p in enumerate(block.runs)
     )  # fmt: skip
     numeric = frozenset(at for at, c in enumerate(("run", *columns, "samples")) if at and c not in (OVER, REPEATS))
     return Grid(block.name, heads, rows, numeric, tuple(_notes(block, columns)))
+
+
+def _samples(placed: Placed) -> Cell:
+    counts = [run.summary.n for run in placed.runs]
+    text = f"{len(counts)} × {counts[0]}" if len(counts) > 1 and len(set(counts)) == 1 else " + ".join(map(str, counts))
+    return Cell(text, Value(sum(counts)))
 
 
 def _head(column: str, block: Block) -> str:
@@ -41,23 +48,31 @@ def _cell(block: Block, placed: Placed, column: str) -> Cell:
     if column == OVER:
         return _over(block, placed)
     if column == REPEATS:
-        r = repeats(placed.run)
-        return Cell("") if r is None else Cell(f"{r.mean:.2f} ± {r.sd:.2f} ({r.n})", Value(r.mean))
-    found = value(block, placed, column)
-    return Cell.of(found, 3 if column in HEADS else QUANTITIES[column].digits)
+        found = [r for run in placed.runs if (r := repeats(run)) is not None]
+        text = "; ".join(f"{r.mean:.2f} ± {r.sd:.2f} ({r.n})" for r in found)
+        return Cell(text, Value(sum(r.mean for r in found) / len(found))) if found else Cell("")
+    found_value = value(block, placed, column)
+    return Cell.of(found_value, 3 if column in HEADS else QUANTITIES[column].digits)
 
 
 def _over(block: Block, placed: Placed) -> Cell:
-    base = block.baseline()
-    if base is None or base is placed.run:
+    """Beside the baseline of the same seed; of several seeds, mean and standard deviation of the difference."""
+    pairs = [(run, block.baseline(run)) for run in placed.runs]
+    found = [paired(run, base) for run, base in pairs if base is not None and base is not run]
+    known = [f for f in found if f is not None]
+    if not known or len(known) < len(pairs):
         return Cell("")
-    found = paired(placed.run, base)
-    if found is None:
-        return Cell("")
-    text = f"{found.points:+.1f} ({found.low:+.1f} to {found.high:+.1f}), p = {found.p:.2g}"
-    said = f"right alone on {found.better}, wrong alone on {found.worse} of {found.n}"
-    mark = "" if found.p > 0.05 else "good" if found.points > 0 else "bad"
-    return Cell(text, Value(found.points, found.low, found.high), mark, said)
+    if len(known) > 1:
+        over = over_seeds([Value(f.points) for f in known])
+        assert over is not None
+        assert over.low is not None
+        text = f"{over.value:+.1f} ± {over.value - over.low:.1f}"
+        return Cell(text, over, title="; ".join(f"{f.points:+.1f}, p = {f.p:.2g}" for f in known))
+    (only,) = known
+    text = f"{only.points:+.1f} ({only.low:+.1f} to {only.high:+.1f}), p = {only.p:.2g}"
+    said = f"right alone on {only.better}, wrong alone on {only.worse} of {only.n}"
+    mark = "" if only.p > 0.05 else "good" if only.points > 0 else "bad"
+    return Cell(text, Value(only.points, only.low, only.high), mark, said)
 
 
 def _notes(block: Block, columns: Sequence[str]) -> list[str]:
@@ -72,10 +87,25 @@ def _notes(block: Block, columns: Sequence[str]) -> list[str]:
             "Mean ± standard deviation over repeats: the order of the samples, hence what pools hold, and the seed of "
             "the sketch vary; decoding is greedy and the samples are the same."
         )
-    shards = {p.run.shards for p in block.runs if p.run.shards > 1}
-    if shards:
+    seeds = sorted({len(p.runs) for p in block.runs if len(p.runs) > 1})
+    if seeds:
+        notes.append(
+            f"a ± b: mean and standard deviation over {' or '.join(map(str, seeds))} seeds; the error bars of figures "
+            "are one standard deviation there."
+        )
+    if any(p.run.shards > 1 for p in block.each):
         notes.append("Runs in shards: each shard of a method that learns filled a pool of its own.")
     return [*notes, *block.notes]
+
+
+def placed_marks(placed: Placed) -> Cell:
+    """What a reader must know of the runs at a point before their numbers."""
+    cells = [marks(run) for run in placed.runs]
+    if len(cells) == 1:
+        return cells[0]
+    texts = dict.fromkeys(c.text for c in cells if c.text)
+    mark = next((m for m in ("bad", "warn") if any(c.mark == m for c in cells)), "")
+    return Cell(", ".join([f"over {len(cells)} seeds", *texts]), mark=mark)
 
 
 def marks(run: Run) -> Cell:
@@ -89,8 +119,10 @@ def marks(run: Run) -> Cell:
         found.append("simulation")
     if run.shards > 1:
         found.append(f"{run.shards} shards")
+    if run.conflict:
+        found.append(f"in conflict with {' and '.join(run.conflict)}")
     found += run.notes
-    bad = run.summary.verified is False or run.failed or run.notes
+    bad = run.summary.verified is False or run.failed or run.notes or run.conflict
     return Cell(", ".join(found), mark="bad" if bad else "warn" if found else "")
 
 

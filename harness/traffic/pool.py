@@ -14,9 +14,11 @@ from typing import Any
 
 import msgspec
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from harness.errors import UserError
-from harness.folder import CONFIG, read_rows, read_summary
+from harness.folder import CONFIG, ROWS, SUMMARY, read_rows, read_summary
 from harness.records import Row
 from harness.serving import Repeat, Serving
 from harness.summary import Summary
@@ -46,32 +48,59 @@ class Pooled:
         return len(self.folders)
 
 
-def pooled(folders: Sequence[Path]) -> list[Pooled]:
-    """Complete runs of traces, in the order of their first folders.
+@dataclass(frozen=True)
+class Measured:
+    """A complete run of a trace."""
+
+    folder: Path
+    summary: Summary
+    serving: Serving
+    rows: tuple[Row, ...]
+    options: dict[str, Any]
+
+
+def measured(folder: Path) -> Measured:
+    """The run in ``folder``.
 
     Raises:
-        UserError: for a folder that holds no complete run of a trace.
+        UserError: if it holds no complete run of a trace, or a part of it is damaged.
     """
-    groups: dict[str, list[tuple[Path, Summary]]] = {}
-    options: dict[str, dict[str, Any]] = {}
-    for folder in folders:
-        summary = read_summary(folder)
-        if summary is None or summary.serving is None:
-            raise UserError(f"{folder} holds no complete run of task=trace; run its command (again), or leave it out")
-        found = configured(folder)
-        key = json.dumps(found, sort_keys=True, default=str)
-        options[key] = found
-        groups.setdefault(key, []).append((folder, summary))
+    summary = read_summary(folder)
+    if summary is None or summary.serving is None:
+        raise UserError(f"{folder} holds no complete run of task=trace; run its command (again), or leave it out")
+    found = read_rows(folder)
+    if found.torn or len(found.rows) != summary.n:
+        raise UserError(
+            f"{folder / ROWS} has {len(found.rows)} whole rows{', then a torn one,' * bool(found.torn)} and {SUMMARY} "
+            f"counts {summary.n}; delete {SUMMARY} and go on with it: {summary.command}"
+        )
+    return Measured(folder, summary, summary.serving, found.rows, configured(folder))
+
+
+def pooled(found: Sequence[Measured]) -> list[Pooled]:
+    """Those that differ by their seed alone as one, in the order of their first."""
+    groups: dict[str, list[Measured]] = {}
+    for run in found:
+        groups.setdefault(json.dumps(run.options, sort_keys=True, default=str), []).append(run)
     return [
-        Pooled(runs[0][1], _together(runs), options[key], tuple(folder for folder, _ in runs))
-        for key, runs in groups.items()
+        Pooled(runs[0].summary, _together(runs), runs[0].options, tuple(run.folder for run in runs))
+        for runs in groups.values()
     ]
 
 
 def configured(folder: Path) -> dict[str, Any]:
-    """Options of a run, without its seed and what changes no result."""
-    whole = OmegaConf.to_container(OmegaConf.load(folder / CONFIG))
-    assert isinstance(whole, dict)
+    """Options of a run, without its seed and what changes no result.
+
+    Raises:
+        UserError: if there is no such file, or it is no YAML.
+    """
+    try:
+        whole = OmegaConf.to_container(OmegaConf.load(folder / CONFIG))
+    except (OSError, YAMLError, OmegaConfBaseException) as error:
+        said = " ".join(str(error).split())[:200]
+        raise UserError(f"{folder / CONFIG} cannot be read ({said}); move its folder away and run again") from error
+    if not isinstance(whole, dict):
+        raise UserError(f"{folder / CONFIG} holds no options; move its folder away and run again")
     found = {str(k): v for k, v in whole.items() if k not in IGNORED}
     trace = found.get("trace")
     if isinstance(trace, dict) and trace.get("seed") == whole.get("seed"):
@@ -79,25 +108,22 @@ def configured(folder: Path) -> dict[str, Any]:
     return found
 
 
-def _together(runs: Sequence[tuple[Path, Summary]]) -> Serving:
-    first = runs[0][1].serving
-    assert first is not None
+def _together(runs: Sequence[Measured]) -> Serving:
+    first = runs[0].serving
     if len(runs) == 1:
         return first
     rows, repeats = list[Row](), list[Repeat]()
-    for number, (folder, summary) in enumerate(runs):
-        found = summary.serving
-        assert found is not None
+    for number, run in enumerate(runs):
         base = len(repeats)
         rows += [
             msgspec.structs.replace(row, sample_id=f"{number}/{row.sample_id}", repeat=base + row.repeat)
-            for row in read_rows(folder).rows
+            for row in run.rows
         ]
-        repeats += [msgspec.structs.replace(r, repeat=base + r.repeat) for r in found.repeats]
+        repeats += [msgspec.structs.replace(r, repeat=base + r.repeat) for r in run.serving.repeats]
     return serving(
         rows,
         repeats,
-        layers=runs[0][1].layers,
+        layers=runs[0].summary.layers,
         slo_ttft_s=first.goodput.slo_ttft_s,
         trace=first.trace,
         engine=first.engine,

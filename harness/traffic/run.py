@@ -186,11 +186,13 @@ def _refuse(cfg: DictConfig, names: Choices) -> None:
 
 
 def made(trace: Any) -> Trace:
-    """The trace of a choice of the group ``trace``. Raises UserError if it cannot be made."""
+    """The trace of a choice of the group ``trace``. Raises UserError if it cannot be made, naming the option."""
     try:
         found = trace.trace()
     except TraceError as error:
-        raise UserError(f"trace: {error}") from error
+        path = getattr(trace, "path", None)
+        named = path is not None and str(error).startswith(str(Path(path).expanduser()))
+        raise UserError(f"trace.path={error}" if named else f"trace: {error}") from error
     if not found.requests:
         raise UserError("trace: there is no request in it")
     assert isinstance(found, Trace)

@@ -65,8 +65,8 @@ def write_run(root: Path, point: Point, command: str = "python -m harness", n: i
 
 
 def drawn(config: dict[str, Any], method: str, n: int, repeat: int) -> list[Row]:
-    """Rows whose errors fall with rank and pool, under noise that depends on method and options only."""
-    options = json.dumps(config["method"], sort_keys=True, default=str)
+    """Rows whose errors fall with rank and pool, under noise that depends on method, its options and the seed."""
+    options = json.dumps([config["method"], config["seed"]], sort_keys=True, default=str)
     noise = np.random.default_rng([int(hashlib.sha256(options.encode()).hexdigest()[:8], 16), repeat])
     rank = config["method"].get("rank") or 16
     scale = {"dense": 0.0, "full_reuse": 1.0}.get(method, 1.0 / (1 + 0.15 * rank))

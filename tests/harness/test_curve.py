@@ -24,7 +24,22 @@ def test_the_figure_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str
     target = tmp_path / "figures" / "curve.png"
     assert main([*map(str, runs), str(tmp_path / "torn"), "--out", str(target)]) == 0
     assert target.stat().st_size > 10_000
-    assert "torn holds no complete run" in capsys.readouterr().err
+    assert "torn is no run folder" in capsys.readouterr().err
+
+
+def test_damaged_folders_are_named_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good, unknown, plain = (folder(tmp_path / name, summary(name)) for name in ("epic", "mine", "yours"))
+    path = unknown / "summary.json"
+    path.write_bytes(path.read_bytes().replace(b'"schema":1', b'"schema":99'))
+    (plain / "summary.json").unlink()
+    (plain / "config.yaml").write_text("{}")
+    target = tmp_path / "curve.pdf"
+    assert main([*map(str, (good, unknown, plain)), "--out", str(target)]) == 0
+    said = capsys.readouterr().err
+    assert f"left out: {path} has schema version 99" in said
+    assert f"left out: the run in {plain} is not complete" in said
+    assert main([str(unknown), "--out", str(target)]) == 2
+    assert "none of the folders can be used" in capsys.readouterr().err
 
 
 def test_runs_of_two_kinds_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

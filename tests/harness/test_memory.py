@@ -146,6 +146,9 @@ def test_the_command_prints_both_tables_and_writes_one(tmp_path: Path, capsys: p
         ("dtype=float8", "dtype=float8"),
         ("out=table.txt", "ends in .csv"),
         ("method=kvcmass", "did you mean kvcmas"),
+        ("foo=1", "foo=1: python -m harness.memory has no option foo; it has method, shared, pool, agents, requests"),
+        ("limit=4", "no option limit; it has"),
+        ("pol=4", "no option pol; did you mean pool? it has method"),
     ],
 )
 def test_a_mistake_is_one_sentence(word: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import csv
+import hashlib
+import json
 import shutil
 from pathlib import Path
+from time import process_time
 
 import msgspec
 import numpy as np
@@ -18,7 +21,7 @@ from harness.report.__main__ import main
 from harness.report.claims import Evidence, verdicts
 from harness.report.collect import RowLine, collect
 from harness.report.exhibit import Point, blocks, exhibits
-from harness.report.figure import panels, series
+from harness.report.figure import panels, series, value
 from harness.report.quantity import number, quantity_of, ratio_of_sums
 from harness.report.ranks import read_ranks
 from harness.report.relative import left_of
@@ -27,6 +30,8 @@ from harness.report.style import METHODS, PALETTE, look
 from harness.report.tables import block_grid, marks
 from harness.report.versus import Paired, paired, repeats
 from harness.reported import read_reported
+
+SECONDS_A_RUN = 0.24  # 500 runs in 30 s on two cores are 0.12; neighbours on the same cores double it
 
 KVCMAS = Point(("method=kvcmas",))
 
@@ -73,6 +78,33 @@ def test_equal_folders_give_equal_bytes_and_all_forms(ranks_run: Path, tmp_path:
     assert "python -m harness -m +experiment=accuracy" in page  # what is missing is named with its command
 
 
+def test_what_no_exhibit_shows_any_more_is_removed_and_nothing_of_a_user(tmp_path: Path) -> None:
+    folders = write_experiment(tmp_path / "runs", "ridge", n=3)
+    _, out = report(tmp_path)
+    first = set(files(out))
+    (changed,) = out.glob("tables/ridge-*.md")
+    changed.write_text("my own notes")
+    for own in ("tables/mine.md", "figures/ridge-mine.png"):
+        (out / own).write_text("of a user")
+    outside = tmp_path / "outside.md"
+    outside.write_text("of a user")
+    listed = out / "tables" / "manifest.json"
+    names = json.loads(listed.read_text())
+    digest = hashlib.sha256(b"of a user").hexdigest()
+    listed.write_text(json.dumps(names | {"../outside.md": digest, str(outside): digest}))
+    for folder in folders:
+        shutil.rmtree(folder)
+    write_run(tmp_path / "runs", KVCMAS, n=3)
+    report(tmp_path)
+    left = set(files(out))
+    gone = {name for name in first if "/ridge-" in name and name != changed.relative_to(out).as_posix()}
+    assert len(gone) >= 3
+    assert not gone & left
+    assert left >= (first - gone) | {"tables/mine.md", "figures/ridge-mine.png"}
+    assert changed.read_text() == "my own notes"
+    assert outside.exists()
+
+
 def test_a_run_is_placed_by_its_options_and_what_is_missing_is_named(tmp_path: Path) -> None:
     (exhibit,) = (e for e in exhibits() if e.name == "ablate_rank")
     folders = write_experiment(tmp_path, "ablate_rank", n=3)
@@ -94,6 +126,43 @@ def test_other_samples_are_another_block(tmp_path: Path) -> None:
     assert len(found) == 2
     assert {block.facts["limit"] for block in found} == {"limit=3", "limit=4"}
     assert len({block.name for block in found}) == 2
+
+
+def test_runs_that_differ_by_their_seed_are_one_line(tmp_path: Path) -> None:
+    (exhibit,) = (e for e in exhibits() if e.name == "ablate_rank")
+    for seed in (0, 1, 2):
+        write_experiment(tmp_path, "ablate_rank", n=4, seed=seed)
+    (block,) = blocks(exhibit, collect([tmp_path]).runs)
+    assert len(block.runs) == len(exhibit.points("laptop"))
+    assert all([run.option("seed") for run in placed.runs] == [0, 1, 2] for placed in block.runs)
+    placed = next(p for p in block.runs if p.run.method == "kvcmas")
+    by_seed = [quantity_of(run, "kl") for run in placed.runs]
+    numbers = [v.value for v in by_seed if v is not None]
+    found = value(block, placed, "kl")
+    assert found is not None
+    assert found.value == pytest.approx(np.mean(numbers))
+    assert (found.high or 0) - found.value == pytest.approx(np.std(numbers, ddof=1))
+    grid = block_grid(block)
+    row = next(r for r in grid.rows if r[0].text == placed.point.label)
+    assert " ± " in row[grid.heads.index("KL, nats")].text
+    assert row[-2].text == "3 × 4"
+    assert row[-1].text == "over 3 seeds"
+    assert any("standard deviation over 3 seeds" in note for note in grid.notes)
+
+
+def test_a_seed_is_compared_with_dense_of_the_same_seed(tmp_path: Path) -> None:
+    (exhibit,) = (e for e in exhibits() if e.name == "accuracy")
+    for seed in (0, 1):
+        for method in ("dense", "kvcmas"):
+            write_run(tmp_path, Point((f"method={method}", "task=gsm8k")), exhibit.command, n=6, seed=seed)
+    (block,) = blocks(exhibit, collect([tmp_path]).runs)
+    (dense,) = (p for p in block.runs if p.run.method == "dense")
+    assert [block.baseline(run) for run in dense.runs] == list(dense.runs)
+    (own,) = (p for p in block.runs if p.run.method == "kvcmas")
+    points = [found.points for run, base in zip(own.runs, dense.runs, strict=True) if (found := paired(run, base))]
+    (cell,) = (c for c in block_grid(block).rows[block.runs.index(own)] if c.title.count("p = ") == 2)
+    assert cell.value is not None
+    assert cell.value.value == pytest.approx(np.mean(points))
 
 
 def test_a_figure_has_a_line_per_setting_a_level_for_what_has_no_rank(tmp_path: Path) -> None:
@@ -163,15 +232,46 @@ class TestProblems:
         assert f"there is no {name}" in said
         assert f"{name} cannot be read" in said or f"{name} is damaged" in said
 
-    def test_a_conflict_and_a_copy(self, root: Path) -> None:
+    def copied(self, root: Path) -> tuple[Path, Path]:
         first = self.broken(root)
-        shutil.copytree(first, root / "runs" / "elsewhere" / first.name)
+        return first, shutil.copytree(first, root / "runs" / "elsewhere" / first.name)
+
+    def test_a_copy_is_one_run(self, root: Path) -> None:
+        self.copied(root)
         assert "a copy of" in self.told(root)
-        other = root / "runs" / "elsewhere" / first.name / SUMMARY
-        other.write_bytes(other.read_bytes().replace(b'"learn_s":0.0', b'"learn_s":1.0'))
-        assert "in conflict with" in self.told(root)
-        (noted,) = (run for run in collect([root / "runs"]).runs if run.notes)
-        assert "in conflict" in marks(noted).text
+        assert len(collect([root / "runs"]).runs) == 2
+
+    @pytest.mark.parametrize("longer", ["first", "second"])
+    def test_the_beginning_of_a_run_is_not_another(self, root: Path, longer: str) -> None:
+        first, second = self.copied(root)
+        short = second if longer == "first" else first
+        for name, old, new in ((ROWS, None, None), (SUMMARY, b'"n":3', b'"n":2')):
+            data = (short / name).read_bytes()
+            (short / name).write_bytes(b"".join(data.splitlines(True)[:2]) if old is None else data.replace(old, new))
+        assert "its 2 rows are the first of the 3 of" in self.told(root)
+        assert sorted(len(run.rows) for run in collect([root / "runs"]).runs) == [3, 3]
+
+    @pytest.mark.parametrize("name", [ROWS, SUMMARY])
+    def test_both_sides_of_a_conflict_are_shown_and_marked(self, root: Path, name: str) -> None:
+        _, second = self.copied(root)
+        data = (second / name).read_bytes()
+        (second / name).write_bytes(data.replace(b'"learn_s":0.0', b'"learn_s":1.0'))
+        said = self.told(root)
+        assert said.count("in conflict with") == 2
+        runs = [run for run in collect([root / "runs"]).runs if run.conflict]
+        assert len(runs) == 2
+        for run, other in zip(runs, reversed(runs), strict=True):
+            assert marks(run).text == f"in conflict with {other.folder}"
+            assert marks(run).mark == "bad"
+            assert f"{run.folder}: in conflict with {other.folder}" in said
+
+    def test_what_is_unfinished_beside_a_complete_copy(self, root: Path) -> None:
+        _, second = self.copied(root)
+        (second / SUMMARY).unlink()
+        assert "not complete, and its rows are those of" in self.told(root)
+        (second / ROWS).write_bytes((second / ROWS).read_bytes().replace(b'"learn_s":0.0', b'"learn_s":1.0'))
+        assert "not complete, and its rows are not those of" in self.told(root)
+        assert len(collect([root / "runs"]).runs) == 2
 
     def test_failed_and_unverified_runs_are_marked(self, root: Path) -> None:
         path = self.broken(root) / SUMMARY
@@ -309,6 +409,27 @@ class TestVerdicts:
         assert found.ours is not None
         if verdict:
             assert "model smollm2, the paper's is llama31_8b; 4 samples of 1531" in found.why
+
+
+def test_the_cost_of_a_report_grows_with_its_runs_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything, figures and page included, in processor seconds of one core, which a busy machine stretches less than
+    the clock's: four times the runs in four times the blocks take at most six times as long."""
+    monkeypatch.setattr("harness.report.make.cores", lambda: 1)
+    names = ("ablate_rank", "outside")
+    spent = {}
+    for copies in (1, 4):
+        root = tmp_path / str(copies)
+        for limit in range(copies):
+            for name in names:
+                write_experiment(root / "runs", name, n=8, limit=8 + limit)
+        begin = process_time()
+        code, out = report(root)
+        spent[copies] = process_time() - begin
+        runs = len(list(root.glob("runs/*/*/summary.json")))
+        assert code == 0
+        assert len(list((out / "figures").glob("*.pdf"))) >= copies * len(names)
+    assert spent[4] < 6 * spent[1]
+    assert spent[4] / runs < SECONDS_A_RUN
 
 
 def test_five_hundred_rows_decode_leniently() -> None:

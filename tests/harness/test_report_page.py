@@ -87,6 +87,43 @@ def test_a_table_sorts_by_number_and_back(page_file: Path, browser: Any) -> None
     page.close()
 
 
+@pytest.mark.parametrize("width", [400, 1400])
+def test_sections_are_reached_from_the_top(page_file: Path, browser: Any, width: int) -> None:
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    page.goto(page_file.as_uri())
+    links = page.locator("nav a")
+    if width == 400:
+        assert not links.first.is_visible()
+        page.locator("nav summary").click()
+    assert links.count() == page.locator("main section").count()
+    for link in links.all():
+        box = link.bounding_box()
+        assert box is not None
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width
+    last = links.nth(links.count() - 2)
+    target = last.get_attribute("href")
+    last.click()
+    page.wait_for_function(f"Math.abs(document.querySelector('{target}').getBoundingClientRect().top) < 600")
+    assert links.first.is_visible() is (width == 1400)
+    page.close()
+
+
+@pytest.mark.parametrize("name", ["paper", "ablate_rank"])
+def test_a_wide_table_scrolls_in_its_box_beside_its_first_column(page_file: Path, browser: Any, name: str) -> None:
+    page = browser.new_page(viewport={"width": 400, "height": 900})
+    page.goto(page_file.as_uri())
+    box = page.locator(f".scroll:has(table[data-name^={name}])").first
+    assert box.evaluate("e => e.scrollWidth > e.clientWidth + 100")
+    box.evaluate("e => { e.scrollLeft = 200; }")
+    first, frame = box.locator("tbody td").first.bounding_box(), box.bounding_box()
+    assert first is not None
+    assert frame is not None
+    assert abs(first["x"] - frame["x"]) <= 2
+    assert 90 <= first["width"] <= 200
+    page.close()
+
+
 def test_a_broken_folder_and_missing_runs_are_on_the_page(page_file: Path) -> None:
     text = page_file.read_text()
     assert "not complete: 3 rows and no summary.json" in text

@@ -95,7 +95,18 @@ def test_a_sweep_is_one_table_and_one_figure(tmp_path: Path, capsys: pytest.Capt
     assert draw([*folders, "--out", str(tmp_path / "f.png")]) == 0
     assert (tmp_path / "f.png").stat().st_size > 10_000
     assert draw([*folders, "--out", str(tmp_path / "f.bmp")]) == 2
-    assert draw([str(tmp_path)]) == 2
+    capsys.readouterr()
+    torn, missing, other = (Path(f) for f in folders[1:])
+    (torn / "rows.jsonl").write_bytes((torn / "rows.jsonl").read_bytes()[:-20])
+    (missing / "summary.json").unlink()
+    (other / "summary.json").write_text(json.dumps(json.loads((other / "summary.json").read_text()) | {"schema": 9}))
+    assert draw([*folders, "--out", str(tmp_path / "f.png")]) == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("left out: ")]
+    assert len(said) == 3
+    for part, line in zip(("then a torn one", "no complete run", "schema version 9"), said, strict=True):
+        assert part in line
+    assert draw([*folders[1:], "--out", str(tmp_path / "f.png")]) == 2
+    assert "none of the folders can be used" in capsys.readouterr().err
     assert all(json.loads(line)["hops"][0]["timing"]["simulated"] for line in _lines(folders[0]))
 
 
@@ -121,8 +132,9 @@ def file(tmp_path: Path) -> Callable[[str], Path]:
         ("trace.rounds=2", "needs graph=loop"),
         ("trace=agent", "trace=agent: there is no such trace"),
         ("trace=file", "trace.path has no value"),
-        ("trace=file trace.path=nowhere.jsonl", "cannot be read"),
-        ("trace=mooncake trace.path=nowhere.jsonl", "cannot be read"),
+        ("trace=file trace.path=nowhere.jsonl", "error: trace.path=nowhere.jsonl: there is no such file; name a file"),
+        ("trace=mooncake trace.path=nowhere.jsonl", "trace.path=nowhere.jsonl: there is no such file; name a file"),
+        ("trace=file trace.path=.", "error: trace.path=.: this is a folder; name a file that python -m traces wrote"),
         ("workflow=chain", "leave workflow alone"),
         ("shadow=true", "shadow=true: a dense run beside every call"),
         ("warmup=2", "set task.warmup instead"),
