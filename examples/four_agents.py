@@ -10,13 +10,14 @@ Needs the packages ``openai`` and ``httpx``.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-from openai import OpenAI
+from openai import OpenAI, OpenAIError
 
 AGENTS = {
     "solver": "You solve word problems step by step.",
@@ -128,20 +129,27 @@ def totals(url: str) -> dict[str, float]:
     return {name.partition("{")[0].removeprefix("vllm:kvcmas_"): float(value) for name, value in found}
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--url", default="http://127.0.0.1:8000")
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--requests", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=24)
     given = parser.parse_args()
-    workflow = Workflow(given.url, given.model, given.tokens)
-    for number in range(given.requests):
-        workflow.run(f"request-{number}", QUESTIONS[number % len(QUESTIONS)])
-    for name, value in totals(given.url).items():
+    workflow, done = Workflow(given.url, given.model, given.tokens), 0
+    try:
+        for done in range(given.requests):
+            workflow.run(f"request-{done}", QUESTIONS[done % len(QUESTIONS)])
+        figures = totals(given.url)
+    except (OpenAIError, httpx.HTTPError) as error:
+        print(f"request-{done} failed: {type(error).__name__}: {error} (is the server still there? start it with "
+              "python -m harness.serve method=kvcmas)", file=sys.stderr)  # fmt: skip
+        return 1
+    for name, value in figures.items():
         if not name.endswith("_created"):
             print(f"{name:28} {value:12.6g}")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

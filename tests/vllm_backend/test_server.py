@@ -48,7 +48,7 @@ def test_everything_else_is_not(found: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
+def server() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     pytest.importorskip("vllm", reason="vLLM is not installed here; make setup-vllm")
     import httpx
 
@@ -64,7 +64,7 @@ def url() -> Iterator[str]:
         "backend.cache_gib=0.1",
         f"port={port}",
     ]
-    server = subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-m", "harness.serve", *words_],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1", "VLLM_LOGGING_LEVEL": "WARNING"},
@@ -74,17 +74,22 @@ def url() -> Iterator[str]:
     try:
         deadline = time.monotonic() + 400
         while True:
-            assert server.poll() is None, "the server ended"
+            assert process.poll() is None, "the server ended"
             assert time.monotonic() < deadline, "the server does not come up"
             try:
                 if httpx.get(f"http://127.0.0.1:{port}/health", timeout=5).status_code == 200:
                     break
             except httpx.TransportError:
                 time.sleep(0.5)
-        yield f"http://127.0.0.1:{port}"
+        yield f"http://127.0.0.1:{port}", process
     finally:
-        server.terminate()
-        server.wait(60)
+        process.terminate()
+        process.wait(60)
+
+
+@pytest.fixture
+def url(server: tuple[str, subprocess.Popen[bytes]]) -> str:
+    return server[0]
 
 
 def ask(url: str, ids: list[int], **more: Any) -> dict[str, Any]:
@@ -129,3 +134,31 @@ def test_two_agents_over_http(url: str) -> None:
     assert figures["vllm:kvcmas_reused_tokens_total"] == 300
     assert figures["vllm:kvcmas_computed_tokens_total"] == len(prompts[0]) + ROLES["critic"] + 9
     assert figures["vllm:kvcmas_load_seconds_total"] > 0
+
+
+def test_plain_answers_beside_agents(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The texts that the agents read, asked for by a client that knows nothing of them: same tokens, same scores."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    import mixed_load
+
+    tally = mixed_load.run(url, None, "tiny", requests=48, tokens=6, workers=6, pid=None)
+    assert (tally.plain, tally.calls) == (24, 24)
+    assert not tally.lost
+    assert not tally.differs
+    monkeypatch.setattr(mixed_load, "complete", lambda *_: ((1,), (0.0, next(numbers))))
+    numbers = iter(range(10_000))
+    assert len(mixed_load.run(url, None, "tiny", requests=8, tokens=1, workers=1, pid=None).differs) == 4
+
+
+def test_a_server_that_is_killed_is_reported(server: tuple[str, subprocess.Popen[bytes]]) -> None:
+    """Last in this file: nothing is served after it."""
+    url, process = server
+    command = [sys.executable, "examples/four_agents.py", "--url", url, "--model", "tiny", "--requests", "1000"]
+    client = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert client.stdout is not None
+    assert client.stdout.readline().startswith("request-0 solver")
+    process.kill()
+    _, said = client.communicate(timeout=120)
+    assert client.returncode == 1
+    assert "failed" in said
+    assert "Traceback" not in said
