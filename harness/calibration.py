@@ -20,6 +20,7 @@ from harness.config import Choices
 from harness.errors import UserError
 from harness.fidelity import kl_divergence
 from harness.hint import render
+from harness.output import writable
 from harness.profiled import Profile, ProfiledModel
 from harness.provenance import DataFacts
 from harness.tasks.single_stream import SingleStream
@@ -99,6 +100,7 @@ def profile(cfg: DictConfig, names: Choices, options: Options) -> Profile:
     draft = workload.write(parts.model.tokenizer(), frozenset(), reader)
     cases = [case for case in draft.cases() if not case.warmup and not case.missing]
     check_context(draft, cases, facts.context, names.task)
+    path = writable("out", place(names, options))
     loaded = parts.model.load()
     shape = shape_of(loaded.model)
     parts.backend.attach(loaded.model, shape, loaded.reader)
@@ -124,7 +126,6 @@ def profile(cfg: DictConfig, names: Choices, options: Options) -> Profile:
         front=list(findings.front),
         picks={name: dict(pick) for name, pick in findings.picks.items()},
     )
-    path = place(names, options)
     made.write(path)
     show(made, names, str(path))
     return made

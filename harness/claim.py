@@ -39,6 +39,8 @@ def held(path: Path) -> Iterator[None]:
         except (OSError, msgspec.DecodeError):
             name = "another process"  # which has not got as far as to say its name
         raise UserError(f"the run folder {path} is held by {name}; wait for it, or end it and try again") from None
+    except OSError as error:
+        raise UserError(f"cannot write into {path} ({error.strerror}); make room, or choose another place") from error
     try:
         atomic.replace_json(holder, Holder(os.getpid(), socket.gethostname(), utc_now()))
         yield

@@ -30,6 +30,7 @@ from harness.config import CONF, register
 from harness.errors import UserError
 from harness.explain import CommandLine, explain
 from harness.hint import nearest
+from harness.output import of_disk
 from harness.points import GROUP, expand
 
 _FULL_ERROR = "HYDRA_FULL_ERROR"
@@ -134,7 +135,8 @@ class Job:
         folder = Path(job.runtime.output_dir)
         try:
             code = _run(cfg, folder)
-        except Exception as error:
+        except Exception as failure:
+            error = of_disk(failure) or failure
             known = isinstance(error, UserError)
             if self.outcomes.verbose or not known:
                 traceback.print_exc()

@@ -24,6 +24,7 @@ from harness.cli import USAGE, refuse_foreign_kernels
 from harness.config import COMPONENTS, CONF, Choices, register
 from harness.errors import UserError
 from harness.explain import CommandLine, explain
+from harness.output import of_disk
 
 
 @dataclass
@@ -45,6 +46,12 @@ def attempt() -> Iterator[Attempt]:
         if os.environ.get("HYDRA_FULL_ERROR") == "1":
             traceback.print_exc()
         print(f"error: {explain(error, made.asked)}", file=sys.stderr)
+        made.code = USAGE
+    except OSError as error:
+        refused = of_disk(error)
+        if refused is None:
+            raise
+        print(f"error: {refused}", file=sys.stderr)
         made.code = USAGE
 
 

@@ -33,6 +33,7 @@ from harness.errors import UserError
 from harness.explain import CommandLine, explain
 from harness.hint import nearest
 from harness.ladder import ladder
+from harness.output import writable
 from harness.reported import read_reported
 from harness.table import columns, size
 
@@ -114,11 +115,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tried.asked = CommandLine(tuple(rest))
         _refuse(tried.asked)
         options = Options.parse(own)
+        out = None if options.out is None else writable("out", Path(options.out).expanduser())
         found = list(lines_of(tried.asked, options))
         print_ladder()
         print_lines(found)
-        if options.out is not None:
-            write(found, Path(options.out).expanduser())
+        if out is not None:
+            write(found, out)
     return tried.code
 
 
@@ -210,7 +212,6 @@ def print_lines(found: Sequence[MemoryLine], console: Console | None = None) -> 
 
 
 def write(found: Sequence[MemoryLine], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8", newline="") as stream:
         table = csv.DictWriter(stream, [f.name for f in fields(MemoryLine)])
         table.writeheader()

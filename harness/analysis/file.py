@@ -8,15 +8,15 @@ import msgspec
 
 from harness import atomic
 from harness.config import Choices
+from harness.output import writable
 
 
 def place(subject: str, names: Choices, out: str | None) -> Path:
-    """``out``, or the default: results/analysis/<subject>-<model>-<task>.json."""
+    """``out``, or results/analysis/<subject>-<model>-<task>.json. Raises UserError if it cannot be written."""
     default = Path("results", "analysis", f"{subject}-{names.model}-{names.task}.json")
-    return default if out is None else Path(out).expanduser()
+    return writable("out", default if out is None else Path(out).expanduser())
 
 
 def write(found: msgspec.Struct, path: Path) -> None:
-    """Replace the file as a whole; its folder is made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Replace the file as a whole."""
     atomic.replace_json(path, found)

@@ -74,6 +74,7 @@ def analyse(asked: CommandLine, options: Options) -> Ranks:
     names, cases = dense.names, dense.cases()[: options.requests]
     if len(cases) < options.requests:
         raise UserError(f"requests={options.requests}: task={names.task} has {len(cases)}; lower it, or give more data")
+    path = place("rank", names, options.out)
     ready = dense.load(cases, options.hops)
     tally = Tally(ready.engine.shape.rope)
     for case in tracked(cases, "running dense"):  # one request's caches at a time
@@ -92,7 +93,6 @@ def analyse(asked: CommandLine, options: Options) -> Ranks:
         command=command_line(words, Path.cwd(), "harness.analyse"),
         layers=tally.layers(),
     )
-    path = place("rank", names, options.out)
     write(found, path)
     show(found, path)
     return found

@@ -27,6 +27,7 @@ def analyse(asked: CommandLine, options: Options) -> Analysis:
     """
     dense = Asked.of(asked.overrides)
     cases, shifted = _cases(dense, asked, options)
+    path = place("ridge", dense.names, options.out)
     ready = dense.load(cases, options.hops)
     engine, recorder = ready.engine, ready.recorder()  # one for all, so that a role prompt is kept once
     by_case = [ready.record(recorder, case) for case in tracked([*cases, *shifted], "running dense")]
@@ -50,7 +51,6 @@ def analyse(asked: CommandLine, options: Options) -> Analysis:
         foreseen=bench.foreseen(entropy),
         gates=bench.gates(entropy),
     )
-    path = place("ridge", dense.names, options.out)
     write(found, path)
     show(found, str(path))
     return found

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.errors import UserError
+from harness.output import of_disk, writable_folder
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,9 +28,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from harness.report.make import make
 
     try:
+        writable_folder("--out", options.out)
         made = make(options.folders or [Path("results/runs")], options.analyses, options.out)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+    except (UserError, OSError) as error:
+        refused = error if isinstance(error, UserError) else of_disk(error)
+        if refused is None:
+            raise
+        print(f"error: {refused}", file=sys.stderr)
         return 2
     for problem in made.problems:
         print(f"warning: {problem.folder}: {problem.what}; {problem.remedy}", file=sys.stderr)

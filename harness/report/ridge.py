@@ -14,6 +14,7 @@ import msgspec
 
 from harness.analysis.ridge_file import Analysis
 from harness.errors import UserError
+from harness.output import writable
 from harness.report.style import canvas, look
 
 
@@ -57,7 +58,6 @@ def plot(source: Path, target: Path) -> None:
     order = next((gate for gate in made.gates if gate.gate == "ridge"), None)
     title = "" if order is None else f"rank correlation {order.rank_correlation:.2f}"
     right.set(xlabel="expected relative KV error", ylabel="true relative KV error", title=title)
-    target.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(target, dpi=150)
     pyplot.close(figure)
 
@@ -68,9 +68,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("results/figures/ridge.png"))
     options = parser.parse_args(arguments)
     try:
-        plot(options.json, options.out)
+        plot(options.json, writable("--out", options.out))
     except UserError as error:
-        print(error, file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
 

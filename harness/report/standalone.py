@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from harness.errors import UserError
+from harness.output import writable
 
 FORMATS = (".png", ".pdf", ".svg")
 
@@ -40,8 +41,7 @@ def same_kind(kinds: Iterable[str]) -> None:
 
 
 def save(figure: Any, target: Path) -> None:
-    """Write the figure; its folder is made."""
-    target.parent.mkdir(parents=True, exist_ok=True)
+    """Write the figure."""
     figure.savefig(target, dpi=150)
 
 
@@ -55,7 +55,7 @@ def run(module: str, about: str | None, plot: Callable[[Sequence[Path], Path], N
     try:
         if options.out.suffix not in FORMATS:
             raise UserError(f"--out {options.out}: a figure is one of {', '.join(FORMATS)}")
-        plot(options.folders, options.out)
+        plot(options.folders, writable("--out", options.out))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
