@@ -271,7 +271,8 @@ CLAIMS: dict[str, tuple[str, Callable[[Evidence, Reported], Ours | None] | None]
 
 def said(value: Value, unit: str) -> str:
     """Our number in the paper's unit."""
-    text = number(value.value)
+    setting = value.low is None and value.value == int(value.value)  # measured numbers are not whole
+    text = f"{value.value:,.0f}" if setting else number(value.value)
     if value.low is not None and value.high is not None:
         text += f" ({number(value.low)}–{number(value.high)})"
     return f"{text} {unit}"
