@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -20,10 +21,15 @@ def main(arguments: list[str] | None = None) -> int:
         if options.kind == "show":
             print(describe(Trace.read(options.file)))
             return 0
+        _check_out(options)
         trace = _made(options)
         trace.write(options.out)
-    except (TraceError, OSError) as error:
+    except TraceError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:  # of --out: whatever is wrong with a file that is read is a TraceError
+        what = f"cannot be written ({error.strerror}); name a file in a folder you may write to"
+        print(f"error: --out {options.out}: {what}", file=sys.stderr)
         return 2
     print(f"{describe(trace)}\nfile: {options.out}")
     return 0
@@ -33,15 +39,21 @@ def describe(trace: Trace) -> str:
     """A few lines for people: counts, lengths, span of time."""
     requests = trace.requests
     prompts = [r.prompt_tokens for r in requests]
-    shared = 100 * sum(r.shared_tokens for r in requests) / max(1, sum(prompts))
+    shared = 100 * sum(r.shared_tokens for r in requests) / sum(prompts)
     trajectories = len({r.trajectory for r in requests})
-    if not requests:
-        return "no requests"
     return (
         f"{len(requests)} requests in {trajectories} trajectories over {requests[-1].arrival_s:.1f} s\n"
         f"prompts of {min(prompts):,} to {max(prompts):,} tokens, {sum(prompts):,} in all, {shared:.1f} % shared\n"
         f"{sum(r.output_tokens for r in requests):,} tokens to generate"
     )
+
+
+def _check_out(options: argparse.Namespace) -> None:
+    out: Path = options.out
+    if out.exists() and not out.is_file():
+        raise TraceError(f"--out {out}: this is a folder or a device; name a file")
+    if options.kind == "mooncake" and out.exists() and os.path.exists(options.file) and out.samefile(options.file):
+        raise TraceError(f"--out {out}: this is the file to convert, which would be lost; name another file")
 
 
 def _made(options: argparse.Namespace) -> Trace:

@@ -6,44 +6,61 @@ request of the trace has too is ``shared``, the others are ``private``. There ar
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
-from traces.schema import Piece, Request, Trace, TraceError, lines_of, parsed
+import msgspec
+
+from traces.schema import Natural, Piece, Positive, Request, Trace, TraceError, lines_of, parsed, typed
 
 BLOCK = 512
-FIELDS = ("timestamp", "input_length", "output_length", "hash_ids")
+FORMAT = "a line of Mooncake's format has timestamp (ms), input_length, output_length and hash_ids"
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A line of the file; fields that are not read may stand there too."""
+
+    timestamp: float
+    input_length: Positive
+    output_length: Natural
+    hash_ids: list[int]
 
 
 def read(path: Path, limit: int | None = None) -> Trace:
-    """The first ``limit`` lines of a file, in order of arrival. Raises TraceError naming the line that does not fit."""
-    rows = [
-        _row(path, number, parsed(path, number, line)) for number, line in enumerate(lines_of(path)[:limit], start=1)
-    ]
+    """The first ``limit`` lines of a file, in order of arrival.
+
+    Raises:
+        TraceError: naming line and field that do not fit, or for a ``limit`` below 1.
+    """
+    if limit is not None and limit < 1:
+        raise TraceError(f"limit must be at least 1, got {limit}; leave it out to take every line")
+    rows = [_row(*each) for each in lines_of(path)[:limit]]
     if not rows:
-        raise TraceError(f"{path}: empty, expected lines with {', '.join(FIELDS)}")
-    uses = Counter(block for row in rows for block in set(row["hash_ids"]))
-    requests = [_request(index, row, uses) for index, row in enumerate(sorted(rows, key=lambda row: row["timestamp"]))]
+        raise TraceError(f"{path}: empty; {FORMAT}")
+    uses = Counter(block for row in rows for block in set(row.hash_ids))
+    requests = [_request(index, row, uses) for index, row in enumerate(sorted(rows, key=lambda row: row.timestamp))]
     return Trace(tuple(requests), 0, {"generator": "mooncake", "file": path.name})
 
 
-def _row(path: Path, number: int, row: dict[str, Any]) -> dict[str, Any]:
-    where = f"{path}:{number}"
-    if absent := [name for name in FIELDS if name not in row]:
-        raise TraceError(f"{where}: no {', '.join(absent)}; a line of Mooncake's format has {', '.join(FIELDS)}")
-    length, blocks = row["input_length"], row["hash_ids"]
-    if not isinstance(blocks, list) or not isinstance(length, int) or length < 1:
-        raise TraceError(f"{where}: input_length must be a positive integer and hash_ids a list")
-    if len(blocks) != -(-length // BLOCK):
-        raise TraceError(f"{where}: {length} tokens are {-(-length // BLOCK)} blocks of {BLOCK}, got {len(blocks)} ids")
+def _row(where: str, line: str) -> Line:
+    row = typed(where, parsed(where, line), Line, "request", FORMAT)
+    if not (math.isfinite(row.timestamp) and row.timestamp >= 0):
+        what = f"field timestamp: expected a finite number >= 0, got {row.timestamp}"
+        raise TraceError(f"{where}: no request ({what}); {FORMAT}")
+    blocks = -(-row.input_length // BLOCK)
+    if len(row.hash_ids) != blocks:
+        raise TraceError(
+            f"{where}: no request (field hash_ids: an input_length of {row.input_length} tokens is {blocks} blocks of "
+            f"{BLOCK}, got {len(row.hash_ids)} ids); mend one of the two"
+        )
     return row
 
 
-def _request(index: int, row: dict[str, Any], uses: Counter[Any]) -> Request:
-    pieces, left = [], int(row["input_length"])
-    for block in row["hash_ids"]:
+def _request(index: int, row: Line, uses: Counter[int]) -> Request:
+    pieces, left = [], row.input_length
+    for block in row.hash_ids:
         kind = "shared" if uses[block] > 1 else "private"
         pieces.append(Piece(kind, f"block:{block}", 0, min(left, BLOCK)))  # type: ignore[arg-type]
         left -= BLOCK
-    return Request(str(index), index, 0, "user", row["timestamp"] / 1000, tuple(pieces), max(1, row["output_length"]))
+    return Request(str(index), index, 0, "user", row.timestamp / 1000, tuple(pieces), max(1, row.output_length))

@@ -40,8 +40,11 @@ class Paper:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.shared < 1 or self.requests < 1 or not self.qps > 0:
-            raise TraceError(f"shared, requests and qps must be positive, got {self}")
+        for name, least in (("shared", 1), ("requests", 1), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise TraceError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        if not 0 < self.qps < math.inf:
+            raise TraceError(f"qps must be positive and finite, got {self.qps}")
 
     def trace(self) -> Trace:
         requests = []

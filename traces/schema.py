@@ -11,13 +11,21 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
 
 SCHEMA = 1
 KINDS = ("private", "shared")
+AGAIN = "mend the line, or write the file again with python -m traces"
+
+T = TypeVar("T")
+Natural = Annotated[int, msgspec.Meta(ge=0)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class TraceError(ValueError):
@@ -83,7 +91,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Trace:
-    """Requests in order of arrival, sources before readers.
+    """Requests in order of arrival, sources before readers; at least one.
 
     Attributes:
         seed: of the ids behind names.
@@ -95,45 +103,74 @@ class Trace:
     made_by: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        seen: set[str] = set()
-        for r in self.requests:
-            if r.id in seen:
-                raise TraceError(f"request {r.id} is there twice")
-            if missing := [source for source in r.after if source not in seen]:
-                raise TraceError(f"request {r.id} waits for {', '.join(missing)}, which does not come before it")
-            seen.add(r.id)
+        if not self.requests:
+            raise TraceError("a trace needs at least one request, got none")
+        if misplaced := _misplaced(self.requests):
+            raise TraceError(misplaced[1])
 
     def write(self, path: Path) -> None:
-        """Write the file; its folder is made."""
+        """Replace the file as a whole, through a temporary one beside it; its folder is made."""
         header = {"schema": SCHEMA, "seed": self.seed, "made_by": dict(self.made_by)}
+        path = Path(os.path.realpath(path))  # a link stays one
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(json.dumps(line) + "\n" for line in (header, *map(_plain, self.requests))))
+        temporary = path.with_name(f".tmp-{os.getpid()}-{path.name}")
+        try:
+            temporary.write_text("".join(json.dumps(line) + "\n" for line in (header, *map(_plain, self.requests))))
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
 
     @classmethod
     def read(cls, path: Path) -> Trace:
-        """Read a file written by :meth:`write`. Raises TraceError naming the line that does not fit."""
+        """Read a file written by :meth:`write`. Raises TraceError naming the line and the field that do not fit."""
         lines = lines_of(path)
         if not lines:
             raise TraceError(f"{path}: empty, expected a header line and requests")
-        header = parsed(path, 1, lines[0])
-        if header.get("schema") != SCHEMA:
-            raise TraceError(f"{path}:1: expected the header of schema {SCHEMA}, got {lines[0][:60]}")
-        requests = []
-        for number, line in enumerate(lines[1:], start=2):
-            try:
-                requests.append(_request(parsed(path, number, line)))
-            except (TypeError, ValueError, KeyError) as error:
-                raise TraceError(f"{path}:{number}: no request ({error})") from error
+        (where, line), *rest = lines
+        found = parsed(where, line)
+        if found.get("schema") != SCHEMA:
+            raise TraceError(f"{where}: expected the header of schema {SCHEMA}, got {line[:60]}")
+        header = typed(where, found, _Header, "header", AGAIN)
+        requests = [_request(*each) for each in rest]
+        if misplaced := _misplaced(requests):
+            raise TraceError(f"{rest[misplaced[0]][0]}: {misplaced[1]}; {AGAIN}")
         try:
-            return cls(tuple(requests), int(header["seed"]), header.get("made_by", {}))
-        except (TraceError, KeyError, TypeError) as error:
-            raise TraceError(f"{path}: {error}") from error
+            return cls(tuple(requests), header.seed, header.made_by)
+        except TraceError as error:
+            raise TraceError(f"{path}: {error}; write the file again with python -m traces") from error
 
 
-def lines_of(path: Path) -> list[str]:
-    """Lines with something on them. Raises TraceError if the file cannot be read."""
+class _Header(msgspec.Struct):
+    schema: int
+    seed: Natural
+    made_by: dict[str, Any] = {}
+
+
+class _Piece(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    kind: Literal["private", "shared"]
+    name: Annotated[str, msgspec.Meta(min_length=1)]
+    offset: Natural
+    tokens: Positive
+
+
+class _Line(msgspec.Struct, forbid_unknown_fields=True):
+    """A request as it stands in a file."""
+
+    id: str
+    trajectory: Natural
+    hop: Natural
+    agent: str
+    arrival_s: float
+    pieces: Annotated[tuple[_Piece, ...], msgspec.Meta(min_length=1)]
+    output_tokens: Positive
+    after: tuple[str, ...]
+
+
+def lines_of(path: Path) -> list[tuple[str, str]]:
+    """Lines with something on them, each after its place (``t.jsonl:3``). Raises TraceError if the file is no text."""
     try:
-        return [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        lines = path.read_text(encoding="utf-8").split("\n")
     except (FileNotFoundError, IsADirectoryError) as error:
         what = "there is no such file" if isinstance(error, FileNotFoundError) else "this is a folder"
         raise TraceError(f"{path}: {what}; name a file that python -m traces wrote, or one of Mooncake's") from error
@@ -141,17 +178,44 @@ def lines_of(path: Path) -> list[str]:
         raise TraceError(f"{path}: cannot be read ({error.strerror}); make it readable") from error
     except UnicodeDecodeError as error:
         raise TraceError(f"{path}: is no text ({error}); name a file that python -m traces wrote") from error
+    return [(f"{path}:{number}", line) for number, line in enumerate(lines, start=1) if line.strip()]
 
 
-def parsed(path: Path, number: int, line: str) -> dict[str, Any]:
-    """The object on a line. Raises TraceError naming it."""
+def parsed(where: str, line: str) -> dict[str, Any]:
+    """The object on a line. Raises TraceError naming its place."""
     try:
         found = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise TraceError(f"{path}:{number}: no JSON ({error})") from error
+    except (ValueError, RecursionError) as error:
+        what = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise TraceError(f"{where}: no JSON that can be read ({what}); expected one object on this line") from error
     if not isinstance(found, dict):
-        raise TraceError(f"{path}:{number}: expected an object, got {line[:60]}")
+        raise TraceError(f"{where}: expected an object, got {line[:60]}")
     return found
+
+
+def typed(where: str, found: dict[str, Any], kind: type[T], name: str, remedy: str) -> T:
+    """The object as ``kind``, called ``name``; 2.0 is no integer. Raises TraceError naming place, field, remedy."""
+    try:
+        return msgspec.convert(found, kind)
+    except msgspec.ValidationError as error:
+        what, _, place = str(error).partition(" - at `$.")
+        named = f"field {place.removesuffix('`')}: " if place else ""
+        raise TraceError(f"{where}: no {name} ({named}{what[0].lower()}{what[1:]}); {remedy}") from error
+
+
+def _misplaced(requests: Sequence[Request]) -> tuple[int, str] | None:
+    """The first request that cannot stand where it does, and why."""
+    seen, arrived_s = set[str](), 0.0
+    for index, r in enumerate(requests):
+        if r.id in seen:
+            return index, f"request {r.id} is there twice, but every id must be unique"
+        if missing := [source for source in r.after if source not in seen]:
+            return index, f"request {r.id} waits for {', '.join(missing)}, which does not come before it"
+        if r.arrival_s < arrived_s:
+            return index, f"arrival_s of request {r.id} is {r.arrival_s}, before the {arrived_s} of the request above"
+        seen.add(r.id)
+        arrived_s = r.arrival_s
+    return None
 
 
 def _plain(request: Request) -> dict[str, Any]:
@@ -159,6 +223,10 @@ def _plain(request: Request) -> dict[str, Any]:
     return {**asdict(request), "pieces": pieces, "after": list(request.after)}
 
 
-def _request(found: dict[str, Any]) -> Request:
-    pieces = tuple(Piece(*piece) for piece in found.pop("pieces"))
-    return Request(pieces=pieces, after=tuple(found.pop("after")), **found)
+def _request(where: str, line: str) -> Request:
+    found = typed(where, parsed(where, line), _Line, "request", AGAIN)
+    pieces = tuple(Piece(*msgspec.structs.astuple(piece)) for piece in found.pieces)
+    try:
+        return Request(**{**msgspec.structs.asdict(found), "pieces": pieces})
+    except TraceError as error:
+        raise TraceError(f"{where}: {error}; {AGAIN}") from error

@@ -49,9 +49,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def write(file: CostFile, path: Path) -> None:
-    """Replace the file as a whole; its folder is made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    atomic.replace(path, OmegaConf.to_yaml(OmegaConf.create(msgspec.to_builtins(file))).encode())
+    """Replace the file as a whole; its folder is made. Raises UserError if it cannot be written."""
+    try:
+        if path.exists() and not path.is_file():
+            raise UserError(f"--out {path}: this is a folder or a device; name a file")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic.replace(path, OmegaConf.to_yaml(OmegaConf.create(msgspec.to_builtins(file))).encode())
+    except OSError as error:
+        what = f"cannot be written ({error.strerror}); name a file in a folder you may write to"
+        raise UserError(f"--out {path}: {what}") from error
 
 
 def simulated(run: Measured, costs: CostFile) -> list[Row]:

@@ -8,6 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from harness.errors import UserError
+from harness.sim.__main__ import write as write_costs
+from harness.sim.costs import CostFile
 from harness.workflow import Workflow
 from traces import mooncake
 from traces.__main__ import main
@@ -115,10 +118,92 @@ def test_mooncake(tmp_path: Path) -> None:
     assert (late.prompt_tokens, late.shared_tokens, late.output_tokens) == (1025, 512, 3)
     assert main(["mooncake", str(path), "--out", str(tmp_path / "t.jsonl")]) == 0
     assert Trace.read(tmp_path / "t.jsonl").requests == (early, late)
-    for broken, says in (({"timestamp": 1}, "no input_length"), ({**rows[0], "hash_ids": [1]}, "3 blocks")):
-        path.write_text(json.dumps(broken))
-        with pytest.raises(TraceError, match=f"m.jsonl:1: .*{says}"):
-            mooncake.read(path)
+
+
+MOONCAKE = {"timestamp": 2000, "input_length": 1025, "output_length": 3, "hash_ids": [7, 8, 10]}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("timestamp", "x", "expected `float`, got `str`"),
+        ("timestamp", None, "expected `float`, got `null`"),
+        ("timestamp", True, "expected `float`, got `bool`"),
+        ("timestamp", -1, "expected a finite number >= 0, got -1.0"),
+        ("timestamp", float("nan"), "expected a finite number >= 0, got nan"),
+        ("timestamp", float("inf"), "expected a finite number >= 0, got inf"),
+        ("timestamp", 10**400, "number out of range"),
+        ("input_length", 2.5, "expected `int`, got `float`"),
+        ("input_length", True, "expected `int`, got `bool`"),
+        ("input_length", 0, "expected `int` >= 1"),
+        ("output_length", "q", "expected `int`, got `str`"),
+        ("output_length", 2.5, "expected `int`, got `float`"),
+        ("output_length", -1, "expected `int` >= 0"),
+        ("hash_ids", 7, "expected `array`, got `int`"),
+        ("hash_ids", [1], "1025 tokens is 3 blocks of 512, got 1 ids"),
+        ("hash_ids", [7, [8], 9], "expected `int`, got `array`"),
+        ("hash_ids", [7, 8.5, 9], "expected `int`, got `float`"),
+    ],
+)
+def test_damaged_mooncake_fields_are_named(
+    field: str, value: object, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, out = tmp_path / "m.jsonl", tmp_path / "t.jsonl"
+    path.write_text(f"{json.dumps(MOONCAKE)}\n\n{json.dumps({**MOONCAKE, field: value})}\n")
+    assert main(["mooncake", str(path), "--out", str(out)]) == 2
+    said = capsys.readouterr().err
+    assert f"{path}:3: no request (field {field}" in said  # the blank line counts
+    assert says in said
+    assert said.count("\n") == 1
+    assert not out.exists()
+
+
+def test_a_missing_mooncake_field_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_text('{"timestamp": 1}')
+    with pytest.raises(TraceError, match=r"m\.jsonl:1: no request .*missing required field `input_length`"):
+        mooncake.read(path)
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_limit_below_one_is_refused(limit: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_text(f"{json.dumps(MOONCAKE)}\n" * 2)
+    assert main(["mooncake", str(path), "--limit", str(limit), "--out", str(tmp_path / "t.jsonl")]) == 2
+    assert f"limit must be at least 1, got {limit}" in capsys.readouterr().err
+    assert len(mooncake.read(path, 1).requests) == 1
+
+
+@pytest.mark.parametrize("name", ["m.jsonl", "link.jsonl"])
+def test_the_source_is_not_overwritten(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_text(json.dumps(MOONCAKE))
+    (tmp_path / "link.jsonl").symlink_to(path)
+    assert main(["mooncake", str(path), "--out", str(tmp_path / name)]) == 2
+    assert "--out" in (said := capsys.readouterr().err)
+    assert "name another file" in said
+    assert json.loads(path.read_text()) == MOONCAKE
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, link = tmp_path / "t.jsonl", tmp_path / "link.jsonl"
+    first, second = Paper(requests=3).trace(), Paper(requests=4).trace()
+    first.write(path)
+
+    def full(self: Path, text: str) -> int:
+        self.write_bytes(text[:10].encode())
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        with pytest.raises(OSError, match="No space"):
+            second.write(path)
+    assert Trace.read(path) == first
+    assert [p.name for p in tmp_path.iterdir()] == ["t.jsonl"]
+    link.symlink_to(path)
+    second.write(link)
+    assert link.is_symlink()
+    assert Trace.read(path) == second
 
 
 @pytest.mark.parametrize(
@@ -128,14 +213,65 @@ def test_mooncake(tmp_path: Path) -> None:
         ("{}", ":1: expected the header of schema 1"),
         ('{"schema": 1, "seed": 0}\n{"id": 3', ":2: no JSON"),
         ('{"schema": 1, "seed": 0}\n{"id": "a"}', ":2: no request"),
-        ('{"schema": 1, "seed": 0}\n[1]', ":2: no request"),
+        ('{"schema": 1, "seed": 0}\n[1]', ":2: expected an object"),
+        ("[" * 100_000, ":1: no JSON that can be read (nested too deeply)"),
+        ('{"schema": ' + "1" * 5000 + "}", ":1: no JSON"),
+        ('{"schema": true, "seed": 0}', ":1: no header (field schema: expected `int`, got `bool`)"),
+        ('{"schema": 1}', ":1: no header (object missing required field `seed`)"),
+        ('{"schema": 1, "seed": "abc"}', ":1: no header (field seed: expected `int`, got `str`)"),
+        ('{"schema": 1, "seed": -1}', ":1: no header (field seed: expected `int` >= 0)"),
+        ('{"schema": 1, "seed": 0, "made_by": 7}', ":1: no header (field made_by: expected `object`, got `int`)"),
+        ('{"schema": 1, "seed": 0}', "at least one request"),
     ],
 )
 def test_broken_files_are_named(line: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text(line)
     assert main(["show", str(path)]) == 2
-    assert says in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"error: {path}" in said
+    assert says in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"id": 7}, "field id: expected `str`, got `int`"),
+        ({"agent": None}, "field agent: expected `str`, got `null`"),
+        ({"trajectory": "0"}, "field trajectory: expected `int`, got `str`"),
+        ({"hop": -1}, "field hop: expected `int` >= 0"),
+        ({"output_tokens": 2.5}, "field output_tokens: expected `int`, got `float`"),
+        ({"output_tokens": True}, "field output_tokens: expected `int`, got `bool`"),
+        ({"output_tokens": 0}, "field output_tokens: expected `int` >= 1"),
+        ({"arrival_s": "1"}, "field arrival_s: expected `float`, got `str`"),
+        ({"arrival_s": float("nan")}, "arrival_s must be finite"),
+        ({"arrival_s": 0.5}, "arrival_s of request b is 0.5, before the 1.0"),
+        ({"after": 7}, "field after: expected `array`, got `int`"),
+        ({"after": [1]}, "field after[0]: expected `str`, got `int`"),
+        ({"after": ["c"]}, "waits for c"),
+        ({"id": "a"}, "request a is there twice"),
+        ({"pieces": 3}, "field pieces: expected `array`, got `int`"),
+        ({"pieces": []}, "field pieces: expected `array` of length >= 1"),
+        ({"pieces": [["private", "x", 0]]}, "field pieces[0]: expected `array` of at least length 4, got 3"),
+        ({"pieces": [["private", "x", 0, "4"]]}, "field pieces[0][3]: expected `int`, got `str`"),
+        ({"pieces": [["public", "x", 0, 4]]}, "field pieces[0][0]: invalid enum value 'public'"),
+        ({"foo": 1}, "unknown field `foo`"),
+    ],
+)
+def test_damaged_requests_are_named(
+    changed: dict[str, object], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    piece, path = Piece("private", "x", 0, 4), tmp_path / "t.jsonl"
+    Trace((Request("a", 0, 0, "x", 1.0, (piece,), 1), Request("b", 0, 1, "x", 1.0, (piece,), 1))).write(path)
+    header, first, second = path.read_text().splitlines()
+    path.write_text("\n".join([header, "", first, json.dumps({**json.loads(second), **changed})]))
+    assert main(["show", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert f"error: {path}:4: " in said
+    assert says in said
+    assert "; mend the line" in said
+    assert said.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -147,7 +283,11 @@ def test_broken_files_are_named(line: str, says: str, tmp_path: Path, capsys: py
         ("agents --qps 0", "qps must be positive"),
         ("agents --arrivals never", "arrivals must be one of"),
         ("agents --shared-tokens 0", "shared_tokens must be at least 1"),
-        ("paper --qps -1", "must be positive"),
+        ("agents --seed -1", "seed must be at least 0, got -1"),
+        ("paper --qps -1", "qps must be positive and finite, got -1.0\n"),
+        ("paper --qps nan", "qps must be positive and finite, got nan\n"),
+        ("paper --seed -1", "seed must be at least 0, got -1\n"),
+        ("paper --requests 0", "requests must be at least 1, got 0\n"),
     ],
 )
 def test_bad_options_are_one_sentence(
@@ -158,9 +298,37 @@ def test_bad_options_are_one_sentence(
     assert not (tmp_path / "t.jsonl").exists()
 
 
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        ("adir", "folder or a device; name a file"),
+        ("afile/x", "name a file in a folder you may write to"),
+        ("x" * 300, "name a file in a folder you may write to"),
+    ],
+)
+def test_out_that_cannot_be_written_is_named(
+    place: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "adir").mkdir()
+    (tmp_path / "afile").write_text("kept")
+    out = tmp_path / place
+    assert main(["agents", "--out", str(out)]) == 2
+    said = capsys.readouterr().err
+    assert f"error: --out {out}: " in said
+    assert says in said
+    assert "Errno" not in said
+    with pytest.raises(UserError, match=r"--out .*; name a file"):
+        write_costs(CostFile(about="x", methods={}), out)
+    assert (tmp_path / "afile").read_text() == "kept"
+
+
 def test_a_reader_comes_after_its_sources() -> None:
     piece = Piece("private", "x", 0, 1)
     with pytest.raises(TraceError, match="waits for b"):
         Trace((Request("a", 0, 0, "x", 0.0, (piece,), 1, after=("b",)),))
+    with pytest.raises(TraceError, match=r"before the 2\.0 of the request above"):
+        Trace((Request("a", 0, 0, "x", 2.0, (piece,), 1), Request("b", 0, 1, "x", 1.0, (piece,), 1)))
+    with pytest.raises(TraceError, match="at least one request"):
+        Trace(())
     with pytest.raises(TraceError, match="there twice"):
         Trace((Request("a", 0, 0, "x", 0.0, (piece,), 1), Request("a", 0, 1, "x", 0.0, (piece,), 1)))
