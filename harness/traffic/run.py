@@ -193,8 +193,6 @@ def made(trace: Any) -> Trace:
         path = getattr(trace, "path", None)
         named = path is not None and str(error).startswith(str(Path(path).expanduser()))
         raise UserError(f"trace.path={error}" if named else f"trace: {error}") from error
-    if not found.requests:
-        raise UserError("trace: there is no request in it")
     assert isinstance(found, Trace)
     return found
 
