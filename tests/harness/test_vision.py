@@ -99,8 +99,8 @@ def stock(loaded: LoadedModel, prompt: Prompt, shown: Sequence[Media]) -> dict[s
 
 
 def rounding(shown: Sequence[Media]) -> float:
-    """Bits are equal, except that on some processors (AVX2) a clip's pooled features depend on where they lie in memory:
-    by some 5e-6 in logits of several units."""
+    """Bits are equal, except that on some processors (AVX2) a clip's pooled features depend on where they lie in
+    memory: by some 5e-6 in logits of several units."""
     return 5e-5 if any(medium.kind == "video" for medium in shown) else 0.0
 
 
