@@ -70,7 +70,7 @@ for work in works(point, span):
         print(work.name, peak_extra(work.run, torch.device("cpu")) / (2 * span.keys.nbytes))
 """
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    # Half of SmolLM2's layers hold half of its span, while the scratch buffers keep their size; and it is fp32 where the
+    # Half of SmolLM2's layers hold half of its span, while scratch keeps its size; and scratch is fp32 where the
     # processor does not multiply bf16.
     wide = dtype == "bfloat16" and not narrow(torch.empty(1, dtype=torch.bfloat16))
     shares = dict(line.split() for line in out.stdout.splitlines())
