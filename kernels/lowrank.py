@@ -100,8 +100,7 @@ def _side(
     joined = angle is None and base.dtype == held.dtype == kind
     tile = min(TILE, max(rows, 1))
     group = min(GROUP, max(1, ROWS // tile), max(layers, 1))
-    by_column = torch.tensor([a for a, _, right in thin for _ in range(right.shape[1])], dtype=torch.int64)
-    spread = weights.to(kind).T[:, by_column.to(base.device)].contiguous()  # [cover, rank]
+    spread = weights.to(kind)
     scaled = Scratch(base, group * min(tile, cover) * rank, kind)
     stacked = Scratch(base, group * rank * heads * dim, kind)
     sums = Scratch(base, group * tile * heads * dim, kind)
@@ -160,21 +159,17 @@ def _side(
 
 
 def _weight(
-    out: Tensor, thin: Sequence[tuple[int, Tensor, Tensor]], spread: Tensor, layers: slice, begin: int, end: int
+    out: Tensor, thin: Sequence[tuple[int, Tensor, Tensor]], weights: Tensor, layers: slice, begin: int, end: int
 ) -> None:
-    """Left factors of rows ``begin .. end - 1``, side by side in ``out [l, t, rank]``, times ``spread [cover, rank]``;
-    zero in rows that an anchor does not reach."""
+    """Left factors of rows ``begin .. end - 1``, side by side in ``out [l, t, rank]``, each times its anchor's row of
+    ``weights [A, cover]``; zero in rows that an anchor does not reach."""
     column = 0
-    short: list[Tensor] = []
-    for _, left, right in thin:
+    for a, left, right in thin:
         live = max(0, min(left.shape[1], end) - begin)
         part = out[..., column : column + right.shape[1]]
         column += right.shape[1]
-        part[:, :live].copy_(left[layers, begin : begin + live])
-        short.append(part[:, live:])
-    out.mul_(spread[begin:end])
-    for part in short:
-        part.zero_()
+        torch.mul(left[layers, begin : begin + live], weights[a, begin : begin + live, None], out=part[:, :live])
+        part[:, live:].zero_()
 
 
 def _check(
