@@ -186,7 +186,8 @@ class Eye:
     def _look(self, pixels: Pixels) -> Tensor:
         """Projected features ``[rows, hidden]`` in the model's dtype, as the stock model puts them into a prompt."""
         words = self.model.get_input_embeddings().weight
-        values = pixels.values.to(words.device, words.dtype)
+        # Laid out as the stock processor does: another order is another convolution, with other rounding.
+        values = pixels.values.to(words.device, words.dtype).contiguous()
         if pixels.frames:
             rows: Tensor = self.model.get_video_features(values).pooler_output[0]
         else:

@@ -98,12 +98,6 @@ def stock(loaded: LoadedModel, prompt: Prompt, shown: Sequence[Media]) -> dict[s
     return out
 
 
-def rounding(shown: Sequence[Media]) -> float:
-    """Bits are equal, except that on some processors (AVX2) a clip's pooled features depend on where they lie in
-    memory: by some 5e-6 in logits of several units."""
-    return 5e-5 if any(medium.kind == "video" for medium in shown) else 0.0
-
-
 @pytest.mark.parametrize("case", SHOWN)
 def test_dense_equals_stock_generate(case: str, loaded: LoadedModel) -> None:
     shown = SHOWN[case]
@@ -115,7 +109,7 @@ def test_dense_equals_stock_generate(case: str, loaded: LoadedModel) -> None:
     with torch.no_grad():
         logits = loaded.model(**inputs, logits_to_keep=1).logits[0, -1].float()
         out = loaded.model.generate(**inputs, max_new_tokens=12, do_sample=False, eos_token_id=None)
-    torch.testing.assert_close(run.logits, logits, rtol=0, atol=rounding(shown))
+    assert torch.equal(run.logits, logits)
     assert list(run.output_ids) == out[0, len(prompt) :].tolist()
 
 
@@ -296,7 +290,8 @@ def test_a_folder_reads_as_the_model_that_wrote_it(tmp_path: Path, loaded: Loade
         engine = HF(poison=True).attach(each.model, shape_of(each.model), each.reader)
         with engine.showing(shown):
             runs.append(engine.run(prompt_of(each, shown), Dense(), Decoding(4)))
-    torch.testing.assert_close(runs[0].logits, runs[1].logits, rtol=0, atol=rounding(shown))
+    # Weights that are mapped from a file lie elsewhere in memory, which some processors' sums show in the last bits.
+    torch.testing.assert_close(runs[0].logits, runs[1].logits, rtol=0, atol=5e-5)
     for template in (None, "{% for m in messages %}{{ m['content'][0]['text'] }}{% endfor %}"):
         again.tokenizer.chat_template = template
         (tmp_path / "chat_template.jinja").unlink(missing_ok=True)
