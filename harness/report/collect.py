@@ -26,7 +26,7 @@ MARKS = (CONFIG, ROWS, SUMMARY)
 OUTSIDE = ("hydra", "tracking", "results_dir", "points", "exhibit", "size", "sizes")  # of a configuration, no run's
 
 
-class HopLine(msgspec.Struct, frozen=True):
+class HopLine(msgspec.Struct, frozen=True, gc=False):
     """What the report reads of a hop; see :class:`harness.records.HopRecord`."""
 
     route: Route
@@ -44,7 +44,7 @@ class HopLine(msgspec.Struct, frozen=True):
     shadow_ttft_s: float | None = None
 
 
-class RowLine(msgspec.Struct, frozen=True):
+class RowLine(msgspec.Struct, frozen=True, gc=False):
     """What the report reads of a row; see :class:`harness.records.Row`."""
 
     sample_id: str
