@@ -69,13 +69,12 @@ class Grid:
             lines.writerow([v for at, cell in enumerate(row) for v in _values(cell, at in self.numeric, at in spread)])
         return out.getvalue()
 
-    def save(self, folder: Path) -> list[Path]:
-        """Write all forms; returns the files."""
+    def save(self, folder: Path) -> None:
+        """Write all forms."""
         folder.mkdir(parents=True, exist_ok=True)
         forms = {"md": self.markdown(), "tex": self.latex(), "csv": self.csv()}
         for ending, text in forms.items():
             (folder / f"{self.name}.{ending}").write_text(text, encoding="utf-8")
-        return [folder / f"{self.name}.{ending}" for ending in forms]
 
 
 def _heads(head: str, spread: bool) -> list[str]:

@@ -14,7 +14,6 @@ from harness.report.collect import Collected, Problem, collect
 from harness.report.drawing import Drawing, Sheet
 from harness.report.exhibit import Block, Exhibit, blocks, exhibits
 from harness.report.figure import block_panels, legend
-from harness.report.manifest import renew
 from harness.report.page import Page, Part, Section, Swatch
 from harness.report.ranks import Ranks, read_ranks
 from harness.report.shards import merged
@@ -27,6 +26,7 @@ from harness.report.special import (
     verdict_drawing,
     verdict_grid,
 )
+from harness.report.staging import PAGE, staged
 from harness.report.tables import all_runs, block_grid, problem_grid, provenance_grid
 from harness.reported import Reported, read_reported
 
@@ -53,11 +53,17 @@ class Made:
 
 def make(places: Sequence[Path], analyses: Path, out: Path) -> Made:
     """Write tables, figures and the page of the runs in ``places`` below ``out``, and remove those of an earlier
-    report that are not among them.
+    report that are not among them; see :mod:`harness.report.staging` for what a killed one leaves.
 
     Raises:
-        UserError: for a place that is not there, or an experiment whose YAML cannot be read.
+        UserError: for a place that is not there, an experiment whose YAML cannot be read, or an ``out`` that another
+            process writes to.
     """
+    with staged(out) as new:
+        return _made(places, analyses, new)
+
+
+def _made(places: Sequence[Path], analyses: Path, new: Path) -> Made:
     reported, found = read_reported(), collect(places)
     runs, parted = merged(found.runs)
     found = replace(found, runs=tuple(runs))
@@ -69,24 +75,22 @@ def make(places: Sequence[Path], analyses: Path, out: Path) -> Made:
     sections = list(_sections(found, problems, shown, placed, judged, ranks, reported))
     grids = [part.grid for section in sections for part in section.parts]
     drawn = [(part.grid.name, part.drawings) for s in sections for part in s.parts if part.drawings]
-    tables = [file for grid in grids for file in grid.save(out / "tables")]
-    svgs, figures = _draw_all(drawn, out / "figures")
+    for grid in grids:
+        grid.save(new / "tables")
+    svgs = _draw_all(drawn, new / "figures")
     page = Page(sections, len(found.runs), found.folders, len(problems), Counter(v.verdict for v in judged), svgs)
-    page.save(out / "report.html")
-    renew(out, (*tables, *figures))
-    return Made(len(found.runs), len(grids), len(figures) // 2, problems)
+    page.save(new / PAGE)
+    return Made(len(found.runs), len(grids), len(drawn), problems)
 
 
-def _draw_all(drawn: Sequence[tuple[str, Sequence[Drawing]]], folder: Path) -> tuple[dict[str, list[str]], list[Path]]:
-    """SVGs by the name of their grid, and the files; on all cores where there is much to draw."""
+def _draw_all(drawn: Sequence[tuple[str, Sequence[Drawing]]], folder: Path) -> dict[str, list[str]]:
+    """Save every figure, on all cores where there is much to draw; SVGs by the name of their grid."""
     workers = max(1, min(cores(), len(drawn) // FEW))
 
-    def share(at: int) -> list[tuple[str, list[str], list[Path]]]:
-        return [(name, *_drawn(name, drawings, folder)) for name, drawings in drawn[at::workers]]
+    def share(at: int) -> list[tuple[str, list[str]]]:
+        return [(name, _drawn(name, drawings, folder)) for name, drawings in drawn[at::workers]]
 
-    made = [item for part in shares(share, workers) for item in part]
-    svgs, files = {name: svgs for name, svgs, _ in made}, [f for _, _, files in made for f in files]
-    return svgs, sorted(files)
+    return dict(item for part in shares(share, workers) for item in part)
 
 
 def cores() -> int:
@@ -94,9 +98,11 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
-def _drawn(name: str, drawings: Sequence[Drawing], folder: Path) -> tuple[list[str], list[Path]]:
+def _drawn(name: str, drawings: Sequence[Drawing], folder: Path) -> list[str]:
     with Sheet(drawings, name) as sheet:
-        return sheet.svgs(), sheet.save(folder)
+        svgs = sheet.svgs()
+        sheet.save(folder)
+        return svgs
 
 
 def _sections(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
 
 from harness import atomic
@@ -13,24 +13,33 @@ MANIFEST = Path("tables") / "manifest.json"
 FOLDERS = ("tables", "figures")
 
 
-def renew(out: Path, files: Iterable[Path]) -> list[Path]:
-    """Record ``files`` as those of this report and delete those of the last one that are not among them; returns the
-    deleted ones.
+def record(folder: Path) -> None:
+    """List the tables and figures in ``folder``, which all are of one report, beside them."""
+    made = {name: _digest(folder / name) for name in files(folder)}
+    atomic.replace(folder / MANIFEST, (json.dumps(made, indent=1, sort_keys=True) + "\n").encode())
 
-    A file that was changed since it was written, and one that no report wrote, is left alone.
+
+def files(folder: Path) -> list[str]:
+    """Names of all tables and figures, without the list of them."""
+    found = (file.relative_to(folder) for below in FOLDERS for file in (folder / below).glob("*"))
+    return sorted(name.as_posix() for name in found if name != MANIFEST)
+
+
+def stale(out: Path, new: Path) -> Iterator[Path]:
+    """Files in ``out`` that its report wrote and the one in ``new`` did not.
+
+    A file that was changed since it was written, and one that no report wrote, is none of them.
     """
-    made = {file.relative_to(out).as_posix(): _digest(file) for file in files}
-    stale = [out / name for name, digest in _read(out).items() if name not in made and _is(out / name, digest)]
-    for file in stale:
-        file.unlink()
-    atomic.replace(out / MANIFEST, (json.dumps(made, indent=1, sort_keys=True) + "\n").encode())
-    return stale
+    made = _read(new)
+    for name, digest in _read(out).items():
+        if name not in made and _is(out / name, digest):
+            yield out / name
 
 
-def _read(out: Path) -> dict[str, str]:
-    """Names and digests of the last report's files; {} if there is no such list, or it cannot be read."""
+def _read(folder: Path) -> dict[str, str]:
+    """Names and digests of a report's files; {} if there is no such list, or it cannot be read."""
     try:
-        found = json.loads((out / MANIFEST).read_bytes())
+        found = json.loads((folder / MANIFEST).read_bytes())
     except (OSError, ValueError):
         return {}
     if not isinstance(found, dict):

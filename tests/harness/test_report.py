@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import importlib
+import itertools
 import json
+import os
 import shutil
+import signal
+from multiprocessing import get_context
 from pathlib import Path
 from time import process_time
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -26,6 +32,7 @@ from harness.report.quantity import number, quantity_of, ratio_of_sums
 from harness.report.ranks import read_ranks
 from harness.report.relative import left_of
 from harness.report.shards import NOTE, merged
+from harness.report.staging import OWN, staged
 from harness.report.style import METHODS, PALETTE, look
 from harness.report.tables import block_grid, marks
 from harness.report.versus import Paired, paired, repeats
@@ -43,7 +50,10 @@ def report(folder: Path, *places: Path) -> tuple[int, Path]:
 
 
 def files(out: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(out)): p.read_bytes() for p in sorted(out.rglob("*")) if p.is_file()}
+    """What a reader sees."""
+    return {
+        str(p.relative_to(out)): p.read_bytes() for p in sorted(out.rglob("*")) if p.is_file() and OWN not in p.parts
+    }
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +113,65 @@ def test_what_no_exhibit_shows_any_more_is_removed_and_nothing_of_a_user(tmp_pat
     assert left >= (first - gone) | {"tables/mine.md", "figures/ridge-mine.png"}
     assert changed.read_text() == "my own notes"
     assert outside.exists()
+
+
+def killed(root: Path, where: str, name: str, calls: int) -> None:
+    """A report whose process is killed at the given call of a function."""
+
+    def work() -> None:
+        module = importlib.import_module(where)
+        counter, called = itertools.count(1), getattr(module, name)
+
+        def counted(*given: Any) -> Any:
+            if next(counter) == calls:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return called(*given)
+
+        setattr(module, name, counted)
+        report(root)
+
+    process = get_context("fork").Process(target=work)
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "calls", "moved"),
+    [
+        ("harness.report.manifest", "record", 1, False),  # everything is made, nothing is listed
+        ("harness.report.staging", "_move", 1, True),
+        ("harness.report.staging", "_move", 5, True),
+        ("harness.report.manifest", "stale", 1, True),  # everything but the list is moved
+    ],
+)
+def test_a_killed_report_leaves_one_report(tmp_path: Path, where: str, name: str, calls: int, moved: bool) -> None:
+    for folder in write_experiment(tmp_path / "runs", "ridge", n=3)[1:]:
+        shutil.rmtree(folder)
+    _, out = report(tmp_path)
+    first = files(out)
+    shutil.rmtree(tmp_path / "runs")
+    write_run(tmp_path / "runs", KVCMAS, n=3)
+    killed(tmp_path, where, name, calls)
+    if not moved:
+        assert files(out) == first
+    assert report(tmp_path, tmp_path / "none")[0] == 2  # which begins with what the killed one had not finished
+    after = files(out)
+    assert {p.name for p in (out / OWN).iterdir()} == {".lock"}
+    report(tmp_path)
+    assert (after == files(out)) is moved
+    assert (after == first) is not moved
+    shutil.rmtree(out)
+    last = files(report(tmp_path)[1])
+    assert (last == after) is moved
+
+
+def test_one_report_at_a_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path / "runs", KVCMAS, n=3)
+    with staged(tmp_path / "out"):
+        assert report(tmp_path)[0] == 2
+    assert "another report is being written" in capsys.readouterr().err
+    assert report(tmp_path)[0] == 0
 
 
 def test_a_run_is_placed_by_its_options_and_what_is_missing_is_named(tmp_path: Path) -> None:
