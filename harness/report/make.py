@@ -17,7 +17,7 @@ from harness.report.figure import block_panels, legend
 from harness.report.page import Page, Part, Section, Swatch
 from harness.report.ranks import Ranks, read_ranks
 from harness.report.shards import merged
-from harness.report.shares import shares
+from harness.report.shares import collected_once, shares
 from harness.report.special import (
     memory_drawing,
     memory_grid,
@@ -99,7 +99,7 @@ def cores() -> int:
 
 
 def _drawn(name: str, drawings: Sequence[Drawing], folder: Path) -> list[str]:
-    with Sheet(drawings, name) as sheet:
+    with collected_once(), Sheet(drawings, name) as sheet:
         svgs = sheet.svgs()
         sheet.save(folder)
         return svgs
