@@ -15,7 +15,7 @@ from harness.report.drawing import Drawing
 from harness.report.exhibit import Block, Panel, Placed
 from harness.report.quantity import QUANTITIES, Value, over_seeds, quantity_of
 from harness.report.relative import AXES, left_of
-from harness.report.style import logarithmic, look
+from harness.report.style import SMALL, logarithmic, look
 
 NUMBER = r"[-+]?[.\d]+(e[-+]?\d+)?"
 LOG_SPAN = 8  # a logarithmic axis where values differ by more than this factor
@@ -95,7 +95,7 @@ def _margin(block: Block, panel: Panel) -> float:
     if not _categorical(block, panel):
         return 0.19
     longest = max(len(line) for s in series(block, panel) for name in s.names for line in _folded(name).split("\n"))
-    return min(0.5, 0.05 + 0.0165 * longest)
+    return min(0.5, 0.05 + 0.0188 * longest)
 
 
 def _size(block: Block, panel: Panel) -> tuple[float, float]:
@@ -103,7 +103,7 @@ def _size(block: Block, panel: Panel) -> tuple[float, float]:
     if not _categorical(block, panel):
         return 3.7, 2.9
     lines = sum(len(_folded(name).split("\n")) for s in series(block, panel) for name in s.names)
-    return 3.7, max(2.9, 0.9 + 0.17 * lines)
+    return 3.7, max(2.9, 0.9 + 0.19 * lines)
 
 
 def _folded(name: str) -> str:
@@ -157,7 +157,7 @@ def _categories(axes: Any, block: Block, lines: Sequence[Series], panel: Panel) 
         style = look(line.method, _methods(block), line.variant) | {"linestyle": "none"}
         low, high = (v.value if end is None else end for end in (v.low, v.high))
         axes.errorbar([v.value], [at], xerr=[[max(0.0, v.value - low)], [max(0.0, high - v.value)]], **style)
-    axes.set_yticks(range(len(rows)), [_folded(name) for _, name, _ in rows], fontsize=7)
+    axes.set_yticks(range(len(rows)), [_folded(name) for _, name, _ in rows], fontsize=SMALL)
     axes.invert_yaxis()
     axes.set_xlabel(axis(panel.y), loc="right")
     _scale(axes, "x", [v.value for _, _, v in rows], ticks=False)
@@ -171,7 +171,7 @@ def _scale(axes: Any, which: str, values: Sequence[float], ticks: bool) -> None:
         logarithmic(axes, which, narrow=max(positive) < 100 * min(positive))
     known = sorted(set(values))
     if ticks and 1 <= len(known) <= 7:
-        getattr(axes, f"set_{which}ticks")(known, [f"{v:g}" for v in known], fontsize="small")
+        getattr(axes, f"set_{which}ticks")(known, [f"{v:g}" for v in known], fontsize=SMALL)
         getattr(axes, f"{which}axis").set_minor_locator(_none())
 
 

@@ -11,7 +11,7 @@ from harness.report.drawing import Drawing
 from harness.report.grid import Cell, Grid
 from harness.report.quantity import Value
 from harness.report.ranks import Ranks
-from harness.report.style import LINES, PALETTE, logarithmic
+from harness.report.style import LINES, PALETTE, SMALL, logarithmic
 from harness.reported import Reported
 
 VERDICTS = {"reproduced": (PALETTE[2], "good"), "differs": (PALETTE[1], "bad"),
@@ -134,11 +134,11 @@ def verdict_drawing(found: Sequence[Verdict]) -> Drawing | None:
                           color=VERDICTS[v.verdict][0], marker="o", linestyle="none", label=v.verdict)  # fmt: skip
         axes.axvline(1.0, color=PALETTE[6], linewidth=1)
         axes.axvspan(0.9, 1.1, color=PALETTE[2], alpha=0.12, linewidth=0)
-        axes.set_yticks(range(len(shown)), [v.reported.id.replace("_", " ") for v in shown], fontsize="small")
+        axes.set_yticks(range(len(shown)), [v.reported.id.replace("_", " ") for v in shown], fontsize=SMALL)
         axes.invert_yaxis()
         axes.set(xlabel="ours / paper's")
         ratios = [1.0, *(v.ratio for v in shown if v.ratio is not None)]
         if max(ratios) > 3 * min(ratios):
             logarithmic(axes, "x", narrow=True)
 
-    return Drawing("our numbers over the paper's", draw, 0.3, (6.0, 0.9 + 0.26 * len(shown)))
+    return Drawing("our numbers over the paper's", draw, 0.47, (3.7, 0.9 + 0.26 * len(shown)))

@@ -12,6 +12,7 @@ INK = "#010203"
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", INK, "#8C564B")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES = ("-", "--", ":", "-.")
+SMALL = 8  # points of the smallest text, which a page 400 px wide shows at more than 10 px
 METHODS = (
     "kvcmas", "kvcomm", "ridge", "kamera", "cacheblend", "epic", "dense", "full_reuse",
     "droidspeak", "relaycaching", "agentkvshift", "random_tokens", "oracle_tokens", "oracle_delta",

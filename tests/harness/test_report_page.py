@@ -61,6 +61,28 @@ def test_everything_is_shown_without_an_error(page_file: Path, browser: Any, wid
     context.close()
 
 
+def test_tables_of_runs_fit_a_wide_screen(page_file: Path, browser: Any) -> None:
+    page = browser.new_page(viewport={"width": 1400, "height": 900})
+    page.goto(page_file.as_uri())
+    boxes = page.locator(".scroll:has(table[data-name^=ablate_rank]), .scroll:has(table[data-name^=shared_length])")
+    assert boxes.count() == 2
+    for box in boxes.all():
+        assert box.evaluate("e => e.scrollWidth <= e.clientWidth + 1")
+    page.close()
+
+
+def test_figures_can_be_read_on_a_small_screen(page_file: Path, browser: Any) -> None:
+    page = browser.new_page(viewport={"width": 400, "height": 900})
+    page.goto(page_file.as_uri())
+    assert page.evaluate(SMALLEST) >= 10
+    page.close()
+
+
+SMALLEST = """() => Math.min(...[...document.querySelectorAll('figure svg')].flatMap(svg => {
+  const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+  return [...svg.querySelectorAll('text')].map(text => scale * parseFloat(getComputedStyle(text).fontSize)); }))"""
+
+
 CONTRAST = """() => {
   const light = c => { const v = c.match(/[\\d.]+/g).slice(0, 3).map(x => x / 255).map(x => x <= .03928 ? x / 12.92
     : ((x + .055) / 1.055) ** 2.4); return .2126 * v[0] + .7152 * v[1] + .0722 * v[2]; };
