@@ -33,8 +33,7 @@ def read_rows(folder: Path) -> Rows:
     Raises:
         UserError: for any other line that is no row, or a second row of the same key, naming file and line.
     """
-    path = folder / ROWS
-    *lines, rest = (path.read_bytes() if path.exists() else b"").split(b"\n")
+    path, (lines, rest) = folder / ROWS, read_lines(folder)
     torn = len(rest)
     rows: list[Row] = []
     seen: dict[tuple[str, int], int] = {}
@@ -53,6 +52,13 @@ def read_rows(folder: Path) -> Rows:
         seen[row.key] = number
         rows.append(row)
     return Rows(tuple(rows), torn)
+
+
+def read_lines(folder: Path) -> tuple[list[bytes], bytes]:
+    """Finished lines of ``rows.jsonl``, without their ends, and what follows the last one."""
+    path = folder / ROWS
+    *lines, rest = (path.read_bytes() if path.exists() else b"").split(b"\n")
+    return lines, rest
 
 
 def read_summary(folder: Path) -> Summary | None:

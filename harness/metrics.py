@@ -12,7 +12,7 @@ from math import comb
 import numpy as np
 from scipy.special import betaincinv
 
-from harness.records import HopRecord, Route, Row, StateSize, Status
+from harness.records import HopRecord, Route, Row, StateSize
 from harness.summary import Fidelity, HopCounts, HopTtft, Latency, RouteTtft, Speedup, Throughput
 
 PASS_AT = (1, 2, 5, 10, 20, 50, 100)
@@ -25,8 +25,8 @@ def hops(rows: Iterable[Row]) -> list[HopRecord]:
 
 
 def scored(rows: Iterable[Row]) -> list[Row]:
-    """Rows in the denominator of the accuracy: those with an expected answer, but for warm-up and ``missing`` ones."""
-    return [r for r in rows if r.status is not Status.missing and r.target is not None and not r.warmup]
+    """Rows in the denominator of the accuracy."""
+    return [r for r in rows if r.scored]
 
 
 def accuracy(rows: Iterable[Row]) -> float | None:

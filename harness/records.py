@@ -7,9 +7,10 @@ every size in bytes. Numbers are finite: JSON has no NaN, and a number that is n
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from itertools import pairwise
+from typing import Protocol
 
 import msgspec
 
@@ -214,7 +215,43 @@ class MediaRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     frames: list[int] = []
 
 
-class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Warmed(Protocol):
+    @property
+    def warmup(self) -> bool: ...
+
+
+class Sampled:
+    """What follows from a row, however much of it was read."""
+
+    __slots__ = ()
+
+    sample_id: str
+    repeat: int
+    status: Status
+    target: str | None
+    hops: Sequence[Warmed]
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.sample_id, self.repeat
+
+    @property
+    def warmup(self) -> bool:
+        """It only filled pools, and is in no metric."""
+        return any(hop.warmup for hop in self.hops)
+
+    @property
+    def completed(self) -> bool:
+        """All hops ran to their end, so that their times mean something."""
+        return self.status in (Status.ok, Status.invalid)
+
+    @property
+    def scored(self) -> bool:
+        """In the denominator of the accuracy: with an expected answer, but for warm-up and ``missing`` ones."""
+        return self.status is not Status.missing and self.target is not None and not self.warmup
+
+
+class Row(Sampled, msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One sample.
 
     Attributes:
@@ -256,17 +293,3 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
         _finite("repeat", (self.repeat,), 0)
         _finite("e2e_s", (self.e2e_s,), 0.0)
         _finite("peak_bytes", (self.peak_bytes,), 0)
-
-    @property
-    def key(self) -> tuple[str, int]:
-        return self.sample_id, self.repeat
-
-    @property
-    def warmup(self) -> bool:
-        """It only filled pools, and is in no metric."""
-        return any(hop.warmup for hop in self.hops)
-
-    @property
-    def completed(self) -> bool:
-        """All hops ran to their end, so that their times mean something."""
-        return self.status in (Status.ok, Status.invalid)

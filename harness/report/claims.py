@@ -1,90 +1,23 @@
-"""The paper's numbers beside ours, with a verdict on each.
-
-``reproduced``: measured under the paper's conditions, and its number lies in our 95 % interval or within a tenth of our
-value. ``differs``: measured under its conditions, and it does not. ``not comparable``: we have a number, but of another
-model, length, machine or sample; which is said. ``calculated``: a formula or a setting of ours, which no run has put
-to the test, whatever its distance. ``no run``: the command that would make one is given. Nobody types a verdict.
-"""
+"""What there is for each of the paper's numbers, where it comes from, and why it may not be compared."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 
 from harness.ladder import Estimate, ladder
-from harness.report.collect import Run
-from harness.report.exhibit import Block, Placed
-from harness.report.quantity import Value, number, quantity_of
-from harness.report.ranks import Ranks
+from harness.report.belonging import defaults
+from harness.report.block import Placed
+from harness.report.evidence import Evidence, Ours
+from harness.report.quantity import quantity_of
 from harness.report.relative import left
+from harness.report.run import Run
+from harness.report.value import Value
 from harness.report.versus import repeats
 from harness.reported import Reported
 
-NEAR = 0.10
 LLAMA, LLAVA = "llama31_8b", "llava_ov_7b"
+
 GPUS = {"A100": "A100 80 GB", "A6000": "A6000 48 GB"}
-
-
-@dataclass(frozen=True)
-class Ours:
-    """What we have for a reported number: a value, where it comes from, and why it may not be compared; ``measured`` in
-    a run, or calculated."""
-
-    value: Value
-    source: str
-    reasons: tuple[str, ...] = ()
-    remark: str = ""
-    measured: bool = True
-
-
-@dataclass(frozen=True)
-class Verdict:
-    reported: Reported
-    verdict: str
-    ours: Ours | None
-    why: str
-    command: str
-
-    @property
-    def ratio(self) -> float | None:
-        return None if self.ours is None or not self.reported.value else self.ours.value.value / self.reported.value
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """All that claims may look at: blocks by the exhibit's name, analyses of ranks."""
-
-    blocks: Mapping[str, Sequence[Block]] = field(default_factory=dict)
-    ranks: Sequence[Ranks] = ()
-
-    def placed(self, exhibit: str) -> Iterator[Placed]:
-        for block in self.blocks.get(exhibit, ()):
-            yield from block.each
-
-
-def verdicts(reported: Mapping[str, Reported], evidence: Evidence) -> list[Verdict]:
-    """One for every reported number, in its order."""
-    return [_verdict(number_, evidence) for number_ in reported.values()]
-
-
-def _verdict(reported: Reported, evidence: Evidence) -> Verdict:
-    command, find = CLAIMS.get(reported.id, ("", None))
-    if find is None:
-        why = "measured on no machine yet, only simulated" if command else "no experiment measures this yet"
-        return Verdict(reported, "no run", None, why, command)
-    ours = find(evidence, reported)
-    if ours is None:
-        return Verdict(reported, "no run", None, "no run of this experiment is in the folders", command)
-    if ours.reasons:
-        return Verdict(reported, "not comparable", ours, "; ".join(ours.reasons), command)
-    why = f"{ours.remark}; " if ours.remark else ""
-    value, paper = ours.value, reported.value
-    inside = value.low is not None and value.high is not None and value.low <= paper <= value.high
-    if inside and ours.measured:
-        return Verdict(reported, "reproduced", ours, f"{why}inside our interval", command)
-    off = abs(value.value - paper) / max(abs(paper), 1e-12)
-    verdict = "calculated" if not ours.measured else "reproduced" if off <= NEAR else "differs"
-    return Verdict(reported, verdict, ours, f"{why}{100 * off:.0f} % from the paper's number", command)
 
 
 def _experiment(name: str) -> str:
@@ -230,9 +163,7 @@ def _samples(task: str) -> Callable[[Evidence, Reported], Ours | None]:
 
 def _default(option: str) -> Callable[[Evidence, Reported], Ours | None]:
     def find(evidence: Evidence, _: Reported) -> Ours | None:
-        from harness.report.exhibit import _defaults
-
-        value = Value(float(_defaults("method", "kvcmas")[option]))
+        value = Value(float(defaults("method", "kvcmas")[option]))
         return Ours(value, "conf/method/kvcmas.yaml", (), "our default", measured=False)
 
     return find
@@ -267,12 +198,3 @@ CLAIMS: dict[str, tuple[str, Callable[[Evidence, Reported], Ours | None] | None]
     "rank_default": ("", _default("rank")),
     "anchors_default": ("", _default("pool")),
 }  # fmt: skip
-
-
-def said(value: Value, unit: str) -> str:
-    """Our number in the paper's unit."""
-    setting = value.low is None and value.value == int(value.value)  # measured numbers are not whole
-    text = f"{value.value:,.0f}" if setting else number(value.value)
-    if value.low is not None and value.high is not None:
-        text += f" ({number(value.low)}–{number(value.high)})"
-    return f"{text} {unit}"

@@ -11,11 +11,13 @@ from functools import cache, partial
 from textwrap import fill
 from typing import Any
 
+from harness.report.block import Block, Placed
 from harness.report.drawing import Drawing
-from harness.report.exhibit import Block, Panel, Placed
-from harness.report.quantity import QUANTITIES, Value, over_seeds, quantity_of
+from harness.report.exhibit import Panel
+from harness.report.quantity import QUANTITIES, quantity_of
 from harness.report.relative import AXES, left_of
 from harness.report.style import SMALL, logarithmic, look
+from harness.report.value import Value, over_seeds
 
 NUMBER = r"[-+]?[.\d]+(e[-+]?\d+)?"
 LOG_SPAN = 8  # a logarithmic axis where values differ by more than this factor

@@ -9,13 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.report.claims import Evidence, Verdict, verdicts
-from harness.report.collect import Collected, Problem, collect
+from harness.report.block import Block, blocks
+from harness.report.collect import Collected, collect
 from harness.report.drawing import Drawing, Sheet
-from harness.report.exhibit import Block, Exhibit, blocks, exhibits
+from harness.report.evidence import Evidence
+from harness.report.exhibit import Exhibit, exhibits
 from harness.report.figure import block_panels, legend
 from harness.report.page import Page, Part, Section, Swatch
 from harness.report.ranks import Ranks, read_ranks
+from harness.report.run import Problem
 from harness.report.shards import merged
 from harness.report.shares import collected_once, shares
 from harness.report.special import (
@@ -28,6 +30,7 @@ from harness.report.special import (
 )
 from harness.report.staging import PAGE, staged
 from harness.report.tables import all_runs, block_grid, problem_grid, provenance_grid
+from harness.report.verdict import Verdict, verdicts
 from harness.reported import Reported, read_reported
 
 FEW = 4  # figures that are not worth a process

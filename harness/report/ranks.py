@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from harness.report.collect import Problem
+from harness.report.run import Problem
 
 
 class LayerRank(msgspec.Struct, frozen=True):

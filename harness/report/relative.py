@@ -8,9 +8,10 @@ from typing import Literal
 
 import numpy as np
 
-from harness.report.collect import Run
-from harness.report.exhibit import Block
-from harness.report.quantity import DRAWS, Value, k_error, reused, v_error
+from harness.report.block import Block
+from harness.report.quantity import k_error, reused, v_error
+from harness.report.run import Run
+from harness.report.value import DRAWS, Value
 
 Part = Literal["k", "v", "kv"]
 PLAIN = "full_reuse"

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.errors import UserError
 from harness.folder import read_rows
-from harness.report.collect import Problem, Run, options
+from harness.report.run import Problem, Run, options
 from harness.summarise import Heading, summarise
 
 NOTE = "a pool for each shard"

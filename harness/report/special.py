@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from harness.ladder import SHARED_TOKENS, ladder
-from harness.report.claims import Verdict, said
 from harness.report.drawing import Drawing
 from harness.report.grid import Cell, Grid
-from harness.report.quantity import Value
 from harness.report.ranks import Ranks
 from harness.report.style import LINES, PALETTE, SMALL, logarithmic
+from harness.report.value import Value
+from harness.report.verdict import Verdict, said
 from harness.reported import Reported
 
 VERDICTS = {"reproduced": (PALETTE[2], "good"), "differs": (PALETTE[1], "bad"),

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.records import Status
-from harness.report.collect import Problem, Run
-from harness.report.exhibit import Block, Placed
+from harness.report.block import Block, Placed
 from harness.report.figure import value
 from harness.report.grid import Cell, Grid
-from harness.report.quantity import QUANTITIES, Value, over_seeds, quantity_of
+from harness.report.quantity import QUANTITIES, quantity_of
 from harness.report.relative import HEADS
+from harness.report.run import Problem, Run
+from harness.report.value import Value, over_seeds
 from harness.report.versus import paired, repeats
 
 OVER, REPEATS = "over_dense", "repeats"

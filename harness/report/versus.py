@@ -13,8 +13,9 @@ from math import comb
 
 import numpy as np
 
-from harness.report.collect import RowLine, Run
-from harness.report.quantity import DRAWS
+from harness.report.rows import RowLine
+from harness.report.run import Run
+from harness.report.value import DRAWS
 
 
 @dataclass(frozen=True)

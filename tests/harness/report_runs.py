@@ -14,8 +14,8 @@ import yaml
 from harness.config import CONF
 from harness.provenance import Cpu, Git, ModelFacts, Provenance, Session
 from harness.records import HopRecord, Phases, Route, Row, StateSize, Status
-from harness.report.collect import OUTSIDE
 from harness.report.exhibit import Point, exhibits
+from harness.report.run import OUTSIDE
 from harness.summarise import Heading, summarise
 
 LAYERS = 4

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import signal
+from collections import Counter
 from multiprocessing import get_context
 from pathlib import Path
 from time import process_time
@@ -24,17 +25,21 @@ from scipy.stats import binomtest
 from harness.folder import ROWS, SUMMARY
 from harness.ladder import ladder
 from harness.report.__main__ import main
-from harness.report.claims import Evidence, verdicts
-from harness.report.collect import RowLine, collect
-from harness.report.exhibit import Point, blocks, exhibits
+from harness.report.block import blocks
+from harness.report.collect import collect
+from harness.report.evidence import Evidence
+from harness.report.exhibit import Point, exhibits
 from harness.report.figure import panels, series, value
-from harness.report.quantity import number, quantity_of, ratio_of_sums
+from harness.report.quantity import quantity_of
 from harness.report.ranks import read_ranks
 from harness.report.relative import left_of
+from harness.report.rows import RowLine
 from harness.report.shards import NOTE, merged
 from harness.report.staging import OWN, staged
 from harness.report.style import METHODS, PALETTE, look
 from harness.report.tables import block_grid, marks
+from harness.report.value import number, ratio_of_sums
+from harness.report.verdict import verdicts
 from harness.report.versus import Paired, paired, repeats
 from harness.reported import read_reported
 
@@ -499,6 +504,20 @@ def test_the_cost_of_a_report_grows_with_its_runs_only(tmp_path: Path, monkeypat
         assert len(list((out / "figures").glob("*.pdf"))) >= copies * len(names)
     assert spent[4] < 6 * spent[1]
     assert spent[4] / runs < SECONDS_A_RUN
+
+
+def test_every_file_of_a_run_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = write_experiment(tmp_path / "runs", "ablate_rank", n=3)
+    seen, read = Counter[Path](), Path.read_bytes
+
+    def counted(path: Path) -> bytes:
+        seen[path] += 1
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", counted)
+    assert report(tmp_path)[0] == 0
+    for name in (ROWS, SUMMARY, "config.yaml", "provenance.json"):
+        assert [seen[folder / name] for folder in folders] == [1] * len(folders)
 
 
 def test_five_hundred_rows_decode_leniently() -> None:
