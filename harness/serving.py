@@ -19,6 +19,7 @@ class EngineFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         kv_usage_peak: largest share of the engine's cache blocks in use.
         prefix_hit_tokens, prefix_query_tokens: of the engine's own exact prefix cache.
         preemptions: calls that lost their cache and ran again.
+        slots, step_tokens: most calls that run at once, and most tokens of one step among them.
         more: other figures by name, the unit in it.
     """
 
@@ -33,6 +34,8 @@ class EngineFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     prefix_hit_tokens: int | None = None
     prefix_query_tokens: int | None = None
     preemptions: int | None = None
+    slots: int | None = None
+    step_tokens: int | None = None
     more: dict[str, float] = {}
 
 

@@ -101,7 +101,7 @@ class HFService:
 
     def figures(self) -> EngineFigures:
         found = self.log.figures(self.now(), covered(self.log.running))
-        return replace(found, held_bytes_peak=self.log.held_bytes_peak)
+        return replace(found, held_bytes_peak=self.log.held_bytes_peak, slots=1)
 
     def _run(self, call: Call, dispatched_s: float, started_s: float) -> Answer:
         caches = self.caches.setdefault(call.trajectory, SpanCaches())

@@ -138,6 +138,7 @@ class VLLMService:
 
     def figures(self) -> EngineFigures:
         log = self.log
+        limits = self.engine.vllm.vllm_config.scheduler_config
         now, before = asdict(self.engine.directory.figures), asdict(log.before)
         return replace(
             log.figures(self.now(), log.busy_s),
@@ -145,6 +146,8 @@ class VLLMService:
             kv_usage_peak=log.kv_usage_peak,
             prefix_hit_tokens=log.hit_tokens,
             prefix_query_tokens=log.query_tokens,
+            slots=limits.max_num_seqs,
+            step_tokens=limits.max_num_batched_tokens,
             more={name: float(value - before[name]) for name, value in now.items() if not name.endswith("_bytes")},
         )
 

@@ -1,5 +1,6 @@
 """Costs from measured runs: what each method computed in a run of ``task=trace``, and seconds per unit of it by phase.
 
+Phases are best measured where calls seldom overlap: where they do, one call's decoding holds the prefill of others.
 Fits are least squares without negative coefficients. They hold where they were measured: sizes beyond those of the runs
 are extrapolated, by as many terms as the runs could tell apart.
 """
@@ -21,7 +22,7 @@ from scipy.optimize import nnls
 from harness.errors import UserError
 from harness.folder import CONFIG, read_rows, read_summary
 from harness.records import HopRecord, Route
-from harness.sim.costs import PHASES, CostFile, Linear, Recipe, RouteCost, Work
+from harness.sim.costs import BUDGET, PHASES, CostFile, Linear, Recipe, RouteCost, Work
 from harness.traffic.plan import Plan, plan
 from harness.traffic.run import made
 
@@ -37,13 +38,19 @@ TERMS = {
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """One run folder: its options, its replayed plan, and its hops with the tokens of their role prompts."""
+    """One run folder: its options, its replayed plan, and its hops with the tokens of their role prompts.
+
+    Attributes:
+        slots, budget: calls that its engine runs at once, and tokens of one of its steps.
+    """
 
     folder: Path
     name: str
     config: dict[str, Any]
     planned: Plan
     layers: int
+    slots: int
+    budget: int
     hops: tuple[tuple[HopRecord, int], ...]
 
 
@@ -65,13 +72,20 @@ def measured(folders: Sequence[Path]) -> list[Measured]:
 
 
 def calibrate(runs: Sequence[Measured]) -> CostFile:
-    """A cost file of the methods of ``runs``. Raises UserError if the runs are of several models."""
+    """A cost file of the methods of ``runs``. Raises UserError if the runs are of several models or engines."""
     layers = {run.layers for run in runs}
     if len(layers) != 1:
         raise UserError(f"the runs are of models of {sorted(layers)} layers; calibrate on runs of one")
+    engines = {(run.slots, run.budget) for run in runs}
+    if len(engines) != 1:
+        told = " and ".join(sorted(str(slots) for slots, _ in engines))
+        raise UserError(f"the runs are of engines with {told} calls at once; calibrate on runs of one engine")
+    slots, budget = engines.pop()
     names = list(dict.fromkeys(run.name for run in runs))
     return CostFile(
         about=f"measured: {', '.join(run.folder.name for run in runs)}",
+        slots=slots,
+        budget=budget,
         layers=layers.pop(),
         methods={name: _recipe([run for run in runs if run.name == name]) for name in names},
     )
@@ -172,4 +186,8 @@ def _measured(folder: Path, name: str, config: dict[str, Any]) -> Measured:
     hops = [(hop, roles[row.sample_id, hop.index]) for row in read.rows if row.completed for hop in row.hops]
     if not hops:
         raise UserError(f"{folder} has no trajectory that ran to its end, there is nothing to calibrate on")
-    return Measured(folder, name, config, planned, summary.layers, tuple(hops))
+    assert summary.serving is not None
+    engine = summary.serving.repeats[0].engine
+    return Measured(
+        folder, name, config, planned, summary.layers, engine.slots or 1, engine.step_tokens or BUDGET, tuple(hops)
+    )

@@ -16,6 +16,7 @@ from harness.records import Phases, Route
 
 FOLDER, PREFIX = Path(__file__).parent.parent / "data", "costs_"
 PHASES = ("match", "assemble", "prefill", "decode", "learn", "encode")
+BUDGET = 8192  # tokens of a step, where none is said
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,7 +174,7 @@ class CostFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     about: str
     slots: int = 1
-    budget: int = 8192
+    budget: int = BUDGET
     hardware: dict[str, Hardware] = {}
     models: dict[str, Model] = {}
     layers: int | None = None

@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from zlib import crc32
 
+import msgspec
+
 from harness.provenance import ModelFacts
 from harness.records import Phases, Route
 from harness.service import Answer, Call, Failed
@@ -132,7 +134,8 @@ class SimService:
         return StateBytes()
 
     def figures(self) -> EngineFigures:
-        return self.log.figures(self.clock_s, covered(self.log.steps))
+        found = self.log.figures(self.clock_s, covered(self.log.steps))
+        return msgspec.structs.replace(found, slots=self.machine.slots, step_tokens=self.machine.budget)
 
     def _alone(self) -> None:
         """The call that was due first, from beginning to end."""

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from harness.sim.calibrate import calibrate, measured
+
 pytest.importorskip("vllm", reason="vLLM is not installed here; make setup-vllm")
 
 ROOT = Path(__file__).parents[2]
@@ -82,4 +84,7 @@ def test_runs(tmp_path: Path) -> None:
     (summary,) = (tmp_path / "trace").glob("*/*/summary.json")
     engine = json.loads(summary.read_text())["serving"]
     assert engine["simulated"] is False
+    assert engine["repeats"][0]["engine"]["slots"] > 1
+    costs = calibrate(measured([summary.parent]))
+    assert (costs.slots, costs.budget) == tuple(engine["repeats"][0]["engine"][k] for k in ("slots", "step_tokens"))
     assert engine["failed"] == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import msgspec
@@ -164,6 +165,11 @@ def test_costs_from_measured_runs(tmp_path: Path, capsys: pytest.CaptureFixture[
     runs = measured(folders)
     costs = calibrate(runs)
     assert set(costs.methods) == {"dense", "kvcmas"}
+    assert costs.slots == 1  # transformers: one call after another
+    batched = [dataclasses.replace(run, slots=8, budget=512) for run in runs]
+    assert (calibrate(batched).slots, calibrate(batched).budget) == (8, 512)
+    with pytest.raises(UserError, match="of engines with 1 and 8 calls at once"):
+        calibrate([runs[0], batched[1]])
     dense, kvcmas = costs.methods["dense"], costs.methods["kvcmas"]
     assert (dense.reuse, dense.role_dense) == ("nothing", False)
     assert (kvcmas.reuse, kvcmas.role_reuse, kvcmas.recompute, kvcmas.refused) == ("spans", True, 0.0, 0.0)
