@@ -277,6 +277,16 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("kvcmas ")
 
 
+def test_a_missing_data_file_is_found_before_the_model_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("harness.backends.hf_model.SmolLM2.load", lambda self: pytest.fail("it loads"))
+    assert main(["method=dense", "task.source=absent.jsonl", "limit=1"]) == 2
+    assert capsys.readouterr().err.startswith("error: task.source=absent.jsonl")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_refusal_loads_no_model_library() -> None:
     code = (
         "import sys; from harness.cli import main; "
