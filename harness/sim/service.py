@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from zlib import crc32
 
-from harness.provenance import ModelFacts
+from harness.provenance import RanModel
 from harness.records import Phases, Route
 from harness.service import Answer, Call, Failed
 from harness.serving import EngineFigures
@@ -86,8 +86,8 @@ class SimService:
         return self.machine.layers
 
     @property
-    def model(self) -> ModelFacts:
-        return ModelFacts(
+    def model(self) -> RanModel:
+        return RanModel(
             id=self.machine.model_id, dtype="none", device=self.machine.label, attention="none", kernels="none"
         )
 
