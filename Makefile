@@ -34,9 +34,10 @@ report: $(STAMP)
 	$(BIN)/python -m harness.analyse rank model=smollm2 task=gsm8k requests=6 workflow.max_new_tokens=32
 	$(BIN)/python -m harness.report
 
-# Two processes of one thread each; the tests of one file stay together, since they share loaded models.
+# Two processes of one thread each; the tests of one file stay together, since they share loaded models, and long files
+# come first, as tests/conftest.py orders them.
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 	@.ci/test-vllm $(VENV_VLLM)
 
 lint: $(STAMP)

@@ -135,7 +135,7 @@ class Job:
         folder = Path(job.runtime.output_dir)
         try:
             code = _run(cfg, folder)
-        except Exception as failure:
+        except Exception as failure:  # a defect too is told at once, so that a sweep goes on to its next run
             error = of_disk(failure) or failure
             known = isinstance(error, UserError)
             if self.outcomes.verbose or not known:

@@ -66,7 +66,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Imported here: help and refused options need neither torch nor transformers.
         from harness.calibration import profile
 
-        profile(cfg, names, options)
+        try:
+            profile(cfg, names, options)
+        except UserError as error:
+            if options.calibration is None:
+                raise
+            raise UserError(str(error).replace("task.source", "calibration")) from error  # as it was typed
     return tried.code
 
 

@@ -68,7 +68,7 @@ class TorchFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cudnn_tf32: bool
 
 
-class ModelFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class RanModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What ran: ``id`` is a public name, not a path; ``weights_sha256`` hashes the weights or their index."""
 
     id: str
@@ -107,7 +107,7 @@ class Session(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     cpu: Cpu
     gpus: list[Gpu]
     torch: TorchFacts | None
-    model: ModelFacts | None
+    model: RanModel | None
     data: DataFacts | None
     prompt_sha256: str | None
 
@@ -128,7 +128,7 @@ class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 def collect(
-    model: ModelFacts | None = None,
+    model: RanModel | None = None,
     data: DataFacts | None = None,
     prompt_sha256: str | None = None,
     argv: Sequence[str] | None = None,

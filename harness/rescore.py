@@ -20,7 +20,9 @@ from pathlib import Path
 
 from harness.cli import USAGE
 from harness.errors import UserError
+from harness.hint import nearest
 
+FLAGS = ("--write", "--help")
 NEVER_WRITTEN = "task.extractor"  # the run's own configuration says how it is scored
 
 
@@ -46,10 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parse(words: Sequence[str]) -> tuple[Path, list[str], bool]:
     flags = [word for word in words if word.startswith("-")]
-    options = [word for word in words if word not in flags and word.startswith("task.") and "=" in word]
+    options = [word for word in words if word not in flags and "=" in word and not Path(word).is_dir()]
     folders = [word for word in words if word not in flags and word not in options]
-    if unknown := [flag for flag in flags if flag != "--write"]:
-        raise UserError(f"{unknown[0]}: there is no such flag; --write replaces rows and summary")
+    if unknown := [flag for flag in flags if flag not in FLAGS]:
+        raise UserError(f"{unknown[0]}: there is no such flag, {nearest(unknown[0], FLAGS)}")
     if len(folders) != 1:
         raise UserError(f"expected one run folder and options such as task.source=<path>, got {' '.join(words)}")
     if "--write" in flags and any(option.partition("=")[0] == NEVER_WRITTEN for option in options):

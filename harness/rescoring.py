@@ -20,6 +20,7 @@ from yaml import YAMLError
 
 from harness.errors import UserError
 from harness.folder import CONFIG, PROVENANCE, ROWS, SUMMARY, read_provenance, read_rows, read_summary
+from harness.hint import nearest
 from harness.judged import judged
 from harness.metrics import accuracy
 from harness.provenance import DataFacts, Provenance, collect, utc_now
@@ -118,9 +119,12 @@ def task_of(run: Finished, options: Sequence[str]) -> Task:
             "since a configuration is code"
         )
     try:
+        known = [f"task.{key}" for key in run.config.task if not str(key).startswith("_")]
+        for option in options:
+            name = option.partition("=")[0]
+            if ".".join(name.split(".")[:2]).partition("[")[0] not in known:
+                raise UserError(f"{option}: there is no option {name}, {nearest(name, known)}")
         changes = OmegaConf.from_dotlist(list(options))
-        if unknown := [str(key) for key in changes.get("task", {}) if key not in run.config.task]:
-            raise UserError(f"task.{unknown[0]}: the task of this run has no such option")
         node = OmegaConf.merge(run.config, changes).task
         task: Task = instantiate(node, _convert_="all")
     except (HydraException, OmegaConfBaseException) as error:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from harness.autoprofile import AUTO, profiled
-from harness.config import Choices, of_run
+from harness.config import Choices
 from harness.duplicates import duplicated
 from harness.errors import UserError
 from harness.execution import Execution
 from harness.fit import check_abilities
-from harness.folder import read_summary
 from harness.identity import identify
 from harness.profiled import fill
+from harness.recorded import recorded
 from harness.served import BatchServer, Served, refuse
 from harness.shard import Shard
 from harness.signature import locate
@@ -26,7 +25,6 @@ from harness.summary import Summary
 from harness.table import print_run
 from harness.tasks.single_stream import SingleStream
 from harness.tasks.trace import TraceTask
-from harness.track import Tracker
 from harness.traffic.run import replay
 from harness.validate import Parts, build
 from harness.workload import Workload, check_context, load_benchmark, load_stream, prompts_sha256, warmed
@@ -73,38 +71,24 @@ def complete(cfg: DictConfig, names: Choices, folder: Path, load: Callable[[Part
     shard = None if cfg.shard is None else Shard.parse(cfg.shard)
     if shard is not None:
         shard.of(cases)
-    config_yaml = OmegaConf.to_yaml(OmegaConf.create(of_run(cfg)))
-    with RunFolder.open(folder, config_yaml, identity=identity) as store:
-        done, mirrored = store.complete, (folder / "wandb").exists()
-        with Tracker.open(cfg.tracking, folder, cfg, names) as tracker:
-            if not done:
-                requests, prompts = duplicated(cases, cfg.duplicates, cfg.seed), prompts_sha256(draft, cases)
-                requests = requests if shard is None else shard.of(requests)
-                store.check_prompts(prompts)
-                engine = Served if isinstance(parts.backend, BatchServer) else Execution
-                execution: Served | Execution = engine(cfg, parts, workload, names, store, requests)
-                execution.execute(prompts)
-                store.finish(summarise(store.rows, execution.heading))
-            summary = read_summary(folder)
-            if summary is not None and not (done and mirrored):  # a kill may have come between the two
-                tracker.finish(store.rows, summary, _draw)
-        print_run(folder)
-        if done:
-            print("This run was complete already; change an option, or remove its folder to run it again.")
-    for warning in tracker.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
-    return _worth(store)
+
+    def execute(store: RunFolder) -> None:
+        requests, prompts = duplicated(cases, cfg.duplicates, cfg.seed), prompts_sha256(draft, cases)
+        requests = requests if shard is None else shard.of(requests)
+        store.check_prompts(prompts)
+        engine = Served if isinstance(parts.backend, BatchServer) else Execution
+        execution: Served | Execution = engine(cfg, parts, workload, names, store, requests)
+        execution.execute(prompts)
+        store.finish(summarise(store.rows, execution.heading))
+
+    rows, _ = recorded(cfg, names, folder, identity, execute, print_run, _draw)
+    return 0 if any(row.completed for row in rows) else 1  # 1 if not a single sample ran to its end
 
 
 def _draw(summary: Summary, folder: Path) -> list[Path]:
     from harness.report.single import draw_run  # loads matplotlib
 
     return draw_run(summary, folder)
-
-
-def _worth(store: RunFolder) -> int:
-    """Exit code of a complete run: 1 if not a single sample ran to its end."""
-    return 0 if any(row.completed for row in store.rows) else 1
 
 
 def load_workload(parts: Parts, cfg: DictConfig) -> Workload:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from omegaconf import DictConfig
 
 from harness.config import Choices
-from harness.provenance import ModelFacts, collect
+from harness.provenance import RanModel, collect
 from harness.samples import in_order
 from harness.script import Case
 from harness.store import RunFolder
@@ -41,7 +41,7 @@ class Sampling:
         self.cfg, self.parts, self.workload, self.names, self.store = cfg, parts, workload, names, store
         self.turns = in_order(cases, cfg.repeats, cfg.seed)
 
-    def begin(self, model: ModelFacts, layers: int, prompt_sha256: str) -> None:
+    def begin(self, model: RanModel, layers: int, prompt_sha256: str) -> None:
         """The model is there: put this process into the provenance before it works on the run."""
         cfg, names, task = self.cfg, self.names, self.parts.task
         session = collect(model, self.workload.data, prompt_sha256)

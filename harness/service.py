@@ -16,7 +16,7 @@ from traceback import format_exc
 from typing import Any, Protocol, runtime_checkable
 
 from harness.errors import in_one_line
-from harness.provenance import ModelFacts
+from harness.provenance import RanModel
 from harness.records import Phases, Route
 from harness.serving import EngineFigures
 from methods.base import Method, StateBytes
@@ -129,7 +129,7 @@ class Service(Protocol):
         """L of the model."""
 
     @property
-    def model(self) -> ModelFacts:
+    def model(self) -> RanModel:
         """What runs, for the provenance."""
 
     @property

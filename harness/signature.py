@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import math
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -118,7 +119,7 @@ def fits(value: object, hint: Any) -> bool:
     if hint is None or hint is type(None):
         return value is None
     if hint is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
     if hint in (str, Path):

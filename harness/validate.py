@@ -6,9 +6,8 @@ until the run binds and loads them, so their own range checks can speak here.
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -25,6 +24,7 @@ from harness.signature import Signature, locate
 
 # Keys that Hydra reads itself.
 _RESERVED = frozenset({"_target_", "_convert_", "_recursive_", "_partial_", "_args_"})
+_REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 
 @dataclass(frozen=True)
@@ -64,14 +64,15 @@ def build(cfg: DictConfig) -> Parts:
     _report(_ranges(cfg))
     groups = (*COMPONENTS, *(group for group in OPTIONAL if cfg.get(group) is not None))
     nodes = {group: _plain(cfg, group) for group in groups}
-    _report([c for group, node in nodes.items() for c in _complaints(group, node)])
+    borrowed = {f"{group}.{key}": source for group in groups for key, source in _borrowed(cfg[group])}
+    _report(_once([c for group, node in nodes.items() for c in _complaints(group, node)], borrowed))
     made, complaints = {}, []
     for group, node in nodes.items():
         try:
             made[group] = instantiate(_without_label(node), _convert_="all")
         except InstantiationException as error:
             complaints.append(_constructor_says(group, node, error))
-    _report(complaints)
+    _report(_once(complaints, borrowed))
     _report(_protocol(made["method"], nodes["method"]))
     return Parts(**made)
 
@@ -116,6 +117,19 @@ def _plain(cfg: DictConfig, group: str) -> dict[str, Any]:
     return {str(k): v for k, v in node.items()}
 
 
+def _borrowed(node: DictConfig) -> Iterator[tuple[str, str]]:
+    """Options of a component whose value is that of another option, and that one's name."""
+    for key, raw in node.items_ex(resolve=False):
+        if isinstance(raw, str) and (reference := _REFERENCE.fullmatch(raw)):
+            yield str(key), reference[1]
+
+
+def _once(complaints: Sequence[str], borrowed: Mapping[str, str]) -> list[str]:
+    """``complaints`` without those about a value that was borrowed from an option that is complained about itself."""
+    options = [complaint.partition("=")[0] for complaint in complaints]
+    return [c for option, c in zip(options, complaints, strict=True) if borrowed.get(option) not in options]
+
+
 def _complaints(where: str, node: Mapping[str, Any]) -> list[str]:
     """What is wrong with a node that has a ``_target_``, and with all such nodes inside it."""
     try:
@@ -126,7 +140,6 @@ def _complaints(where: str, node: Mapping[str, Any]) -> list[str]:
         return [f"{where}._target_={node['_target_']}: {error}"]
     given = {k: v for k, v in node.items() if k not in _RESERVED and (k != "name" or signature.accepts(k))}
     found = list(signature.complaints(where, given))
-    found += [f"{where}.{k}=nan: expected a number" for k, v in given.items() if isinstance(v, float) and math.isnan(v)]
     if where == "method" and sum(not signature.accepts(name) for name in given) > 3:
         found[0] += " (method=custom brings no options of its own)"
     for key, value in given.items():

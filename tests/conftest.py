@@ -13,6 +13,12 @@ import pytest
 from harness.backends.hf import HF
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first: a long file that starts last leaves all other processes idle."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)  # stable
+
+
 @pytest.fixture(scope="session")
 def tiny_engine() -> Callable[..., HF]:
     """Build (once per distinct recipe) an engine on a tiny random model; unset cache rows are NaN."""

@@ -190,7 +190,18 @@ def parsed(where: str, line: str) -> dict[str, Any]:
         raise TraceError(f"{where}: no JSON that can be read ({what}); expected one object on this line") from error
     if not isinstance(found, dict):
         raise TraceError(f"{where}: expected an object, got {line[:60]}")
+    if "\\ud" in line.lower():
+        _whole(where, found)
     return found
+
+
+def _whole(where: str, found: dict[str, Any]) -> None:
+    """Raises TraceError if a string of ``found`` holds half of a surrogate pair: JSON can, no text can."""
+    try:
+        json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(error.object[error.start]):04x}"
+        raise TraceError(f"{where}: {half} is half of a surrogate pair, which is no character; {AGAIN}") from error
 
 
 def typed(where: str, found: dict[str, Any], kind: type[T], name: str, remedy: str) -> T:

@@ -78,11 +78,11 @@ class LoadedModel:
     stop_ids: tuple[int, ...]
     reader: MediaReader | None = None
 
-    def provenance(self) -> provenance.ModelFacts:
+    def provenance(self) -> provenance.RanModel:
         """What runs, with the kernels that are chosen at the moment."""
         from kernels.dispatch import describe
 
-        return provenance.ModelFacts(
+        return provenance.RanModel(
             id=self.facts.name,
             revision=self.facts.revision,
             dtype=str(self.dtype).removeprefix("torch."),

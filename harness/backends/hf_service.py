@@ -19,7 +19,7 @@ from harness.backends.hf import HF
 from harness.backends.hf_facts import LoadedModel
 from harness.backends.hf_run import Decoding
 from harness.hop import HopRun, SpanCaches
-from harness.provenance import ModelFacts
+from harness.provenance import RanModel
 from harness.service import Answer, Call, Failed
 from harness.serving import EngineFigures
 from harness.traffic.occupancy import Occupancy, covered
@@ -48,7 +48,7 @@ class HFService:
         return self.backend.shape.layers
 
     @property
-    def model(self) -> ModelFacts:
+    def model(self) -> RanModel:
         return self.loaded.provenance()
 
     def reset(self, repeat: int) -> None:

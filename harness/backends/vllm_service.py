@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from harness.backends.hf_facts import ModelFacts as SourceFacts
+from harness.backends.hf_facts import ModelFacts
 from harness.backends.vllm_call import Call as Wire
 from harness.backends.vllm_call import Keep, Piece
 from harness.backends.vllm_figures import Figures
-from harness.provenance import ModelFacts
+from harness.provenance import RanModel
 from harness.records import Phases, Route
 from harness.service import Answer, Call, Failed
 from harness.serving import EngineFigures
@@ -48,7 +48,7 @@ class VLLMService:
     label = "vllm"
 
     def __init__(
-        self, engine: Engine, facts: SourceFacts, stop_ids: frozenset[int], method: Method, seed: int, scope: str
+        self, engine: Engine, facts: ModelFacts, stop_ids: frozenset[int], method: Method, seed: int, scope: str
     ) -> None:
         self.engine, self.facts, self.stop_ids = engine, facts, stop_ids
         self.pristine, self.seed, self.scope = method, seed, scope
@@ -59,10 +59,10 @@ class VLLMService:
         return self.facts.layers
 
     @property
-    def model(self) -> ModelFacts:
+    def model(self) -> RanModel:
         config = self.engine.vllm.vllm_config
         device = config.device_config.device
-        return ModelFacts(
+        return RanModel(
             id=self.facts.name,
             revision=self.facts.revision,
             dtype=str(config.model_config.dtype).removeprefix("torch."),

@@ -7,6 +7,7 @@ import os
 import secrets
 import selectors
 import socket
+import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
@@ -146,7 +147,7 @@ class _Watch:
     def _code(side: Confined) -> int | None:
         try:
             return side.process.wait(2.0)
-        except Exception:
+        except subprocess.TimeoutExpired:
             return None
 
 

@@ -17,7 +17,7 @@ from zlib import crc32
 
 import msgspec
 
-from harness.provenance import ModelFacts
+from harness.provenance import RanModel
 from harness.records import Phases, Route
 from harness.service import Answer, Call, Failed
 from harness.serving import EngineFigures
@@ -88,8 +88,8 @@ class SimService:
         return self.machine.layers
 
     @property
-    def model(self) -> ModelFacts:
-        return ModelFacts(
+    def model(self) -> RanModel:
+        return RanModel(
             id=self.machine.model_id, dtype="none", device=self.machine.label, attention="none", kernels="none"
         )
 

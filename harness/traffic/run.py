@@ -7,22 +7,19 @@ was killed are dropped, and it starts again. Finished repeats stand in ``repeats
 from __future__ import annotations
 
 import hashlib
-import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from harness import atomic
 from harness.autoprofile import AUTO
-from harness.config import Choices, of_run
+from harness.config import Choices
 from harness.errors import UserError
-from harness.folder import read_summary
 from harness.identity import identify
 from harness.profiled import fill
-from harness.progress import counted
 from harness.provenance import DataFacts, collect
+from harness.recorded import recorded
 from harness.records import Row
 from harness.service import Served, Server, Service
 from harness.serving import Repeat
@@ -31,18 +28,15 @@ from harness.store import RunFolder
 from harness.summarise import Heading, summarise
 from harness.summary import Summary
 from harness.tasks.trace import TraceTask
-from harness.track import Tracker
 from harness.traffic.measure import serving
+from harness.traffic.passes import Passes
 from harness.traffic.plan import Plan, ids_of, plan
-from harness.traffic.replay import Outcome, Replay
-from harness.traffic.rows import Decode, row, wrong_length
+from harness.traffic.rows import Decode
 from harness.traffic.text import RANDOM, Text, text
 from harness.validate import Parts, build
 from harness.verified import verified
 from harness.workflow import Workflow
 from traces.schema import Trace, TraceError
-
-REPEATS = "repeats.json"
 
 
 def replay(cfg: DictConfig, names: Choices, folder: Path) -> int:
@@ -73,27 +67,18 @@ def replay(cfg: DictConfig, names: Choices, folder: Path) -> int:
         profile.check(str(cfg.method.profile), parts.model.facts(), [])
     words = text(task.source if served.tokenizer else RANDOM, served.tokenizer, served.vocab, planned.trace.seed)
     prompts = _prompts_sha256(planned, words)
-    config_yaml = OmegaConf.to_yaml(OmegaConf.create(of_run(cfg)))
-    with RunFolder.open(folder, config_yaml, identity=identity) as store:
-        done, mirrored = store.complete, (folder / "wandb").exists()
-        with Tracker.open(cfg.tracking, folder, cfg, names) as tracker:
-            if not done:
-                store.check_prompts(prompts)
-                with server.serve(parts.model, parts.method, names.method, seed) as service:
-                    passes = _Passes(store, planned, words, service, _decode(served))
-                    session = collect(service.model, _data(planned, parts, prompts), prompts)
-                    store.begin(session)
-                    passes.run(int(cfg.repeats), f"{names.method} on {planned.trace.made_by.get('generator', 'trace')}")
-                    heading = _heading(cfg, names, service, session.command)
-                    store.finish(_summary(store.rows, passes.finished, heading, planned, task, service))
-            summary = read_summary(folder)
-            if summary is not None and not (done and mirrored):  # a kill may have come between the two
-                tracker.finish(store.rows, summary)
-        print_run(folder)
-        if done:
-            print("This run was complete already; change an option, or remove its folder to run it again.")
-    for warning in tracker.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+
+    def execute(store: RunFolder) -> None:
+        store.check_prompts(prompts)
+        with server.serve(parts.model, parts.method, names.method, seed) as service:
+            passes = Passes(store, planned, words, service, _decode(served))
+            session = collect(service.model, _data(planned, parts, prompts), prompts)
+            store.begin(session)
+            passes.run(int(cfg.repeats), f"{names.method} on {planned.trace.made_by.get('generator', 'trace')}")
+            heading = _heading(cfg, names, service, session.command)
+            store.finish(_summary(store.rows, passes.finished, heading, planned, task, service))
+
+    _, summary = recorded(cfg, names, folder, identity, execute, print_run)
     return _worth(summary)
 
 
@@ -107,61 +92,6 @@ def check_context(planned: Plan, context: int | None) -> None:
             f"{longest.output_tokens} more, but the model's context is {context}; shorten the trace or choose a model "
             "with a longer context"
         )
-
-
-class _Passes:
-    """The repeats of a run, of which some may be finished."""
-
-    def __init__(self, store: RunFolder, planned: Plan, words: Text, service: Service, decode: Decode) -> None:
-        self.store, self.planned, self.words, self.service, self.decode = store, planned, words, service, decode
-        self.file = store.path / REPEATS
-        self.finished = self._read()
-        store.keep(sum(r.rows for r in self.finished))
-
-    def run(self, repeats: int, title: str) -> None:
-        per_repeat = len(self.planned.measured)
-        with counted(title, repeats * per_repeat, len(self.finished) * per_repeat) as advance:
-            for repeat in range(len(self.finished), repeats):
-                self.service.reset(repeat)
-                passing = Replay(self.planned, self.words, self.service)
-                warm = list(passing.warm_up())
-                warmup_s, rows, wrong = self.service.now(), 0, 0
-                for outcome in passing.measured():
-                    self._log(repeat, outcome)
-                    self.store.append(row(outcome, repeat, self.service, self.decode))
-                    rows, wrong = rows + 1, wrong + sum(map(wrong_length, outcome.done))
-                    advance()
-                for outcome in warm:
-                    self._log(repeat, outcome)
-                done = Repeat(
-                    repeat=repeat,
-                    rows=rows,
-                    warmup_calls=sum(len(outcome.done) for outcome in warm),
-                    warmup_failed=sum(len(outcome.failures) for outcome in warm),
-                    warmup_s=warmup_s,
-                    wrong_lengths=wrong,
-                    engine=self.service.figures(),
-                )
-                self.finished.append(done)
-                atomic.replace_json(self.file, self.finished)
-
-    def _read(self) -> list[Repeat]:
-        """Finished repeats whose rows are there."""
-        if not self.file.exists():
-            return []
-        try:
-            found = msgspec.json.decode(self.file.read_bytes(), type=list[Repeat])
-        except msgspec.DecodeError as error:
-            raise UserError(f"{self.file} is damaged ({error}); remove the folder to run it again") from error
-        while sum(r.rows for r in found) > len(self.store.rows):
-            found.pop()
-        return found
-
-    def _log(self, repeat: int, outcome: Outcome) -> None:
-        for failed in outcome.failures:
-            if failed.traceback:
-                with (self.store.path / "errors.log").open("a", encoding="utf-8") as log:
-                    log.write(f"repeat {repeat}, request {failed.id}\n{failed.traceback}\n")
 
 
 def _refuse(cfg: DictConfig, names: Choices) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import yaml
 
 from harness.config import CONF
-from harness.provenance import Cpu, Git, ModelFacts, Provenance, Session
+from harness.provenance import Cpu, Git, Provenance, RanModel, Session
 from harness.records import HopRecord, Phases, Route, Row, StateSize, Status
 from harness.report.exhibit import Point, exhibits
 from harness.report.run import OUTSIDE
@@ -23,7 +23,7 @@ SESSION = Session(
     command="python -m harness", start_utc="2026-01-01T00:00:00+00:00", end_utc="2026-01-01T00:01:00+00:00",
     git=Git("0123456789abcdef", False, None), packages={"torch": "2.13.0", "kvcmas": "0.1.0"}, python="3.11.7",
     os="Linux", host_sha256="ab" * 32, cpu=Cpu("a processor", ["avx2"], 2), gpus=[], torch=None,
-    model=ModelFacts(id="tiny", dtype="float32", device="cpu", attention="sdpa", kernels="torch"), data=None,
+    model=RanModel(id="tiny", dtype="float32", device="cpu", attention="sdpa", kernels="torch"), data=None,
     prompt_sha256=None,
 )  # fmt: skip
 

@@ -6,7 +6,7 @@ import heapq
 import math
 from collections.abc import Sequence
 
-from harness.provenance import ModelFacts
+from harness.provenance import RanModel
 from harness.records import Phases, Route
 from harness.service import Answer, Call, EngineFigures, Failed
 from harness.traffic.plan import Plan, plan
@@ -42,7 +42,7 @@ class Scripted:
     """One call at a time, ``seconds`` each, first token half way; calls whose id is in ``broken`` fail."""
 
     layers, simulated, label = 2, True, "scripted"
-    model = ModelFacts(id="none", dtype="none", device="none", attention="none", kernels="none")
+    model = RanModel(id="none", dtype="none", device="none", attention="none", kernels="none")
 
     def __init__(self, seconds: float = 1.0, broken: frozenset[str] = frozenset(), short: frozenset[str] = frozenset()):
         self.seconds, self.broken, self.short = seconds, broken, short

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -95,6 +96,7 @@ REFUSED = [
     ("method.rank=0", "method.rank=0: rank must be at least 1"),
     ("method.rank=-3", "method.rank=-3: rank must be at least 1"),
     ("method.rank=abc", "method.rank=abc: expected an integer"),
+    ("task.tau_distance=nan", "task.tau_distance=nan: expected a number or null\n"),
     ("method.rank=[8]", "method.rank=[8]: expected an integer"),
     ("method.rank=8,16", "method.rank=8,16: several values need -m"),
     ("method=null", "method=null: a run needs a method, choose one of"),
@@ -273,6 +275,26 @@ def test_show_configuration(runs: Runs, capsys: pytest.CaptureFixture[str]) -> N
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("kvcmas ")
+
+
+def test_a_missing_data_file_is_found_before_the_model_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("harness.backends.hf_model.SmolLM2.load", lambda self: pytest.fail("it loads"))
+    assert main(["method=dense", "task.source=absent.jsonl", "limit=1"]) == 2
+    assert capsys.readouterr().err.startswith("error: task.source=absent.jsonl")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_refusal_loads_no_model_library() -> None:
+    code = (
+        "import sys; from harness.cli import main; "
+        "print(main(['method.rank=abc', 'backend=hf', 'model=smollm2']), 'transformers' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "2 False\n"
+    assert done.stderr == "error: method.rank=abc: expected an integer\n"
 
 
 def test_job_in_another_process(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,8 @@ FITS: list[tuple[Any, Any, bool]] = [
     (3, float, True),
     (0.5, float, True),
     (False, float, False),
+    (float("nan"), float | None, False),
+    (float("inf"), float, True),
     ("x", float, False),
     (True, bool, True),
     (1, bool, False),
@@ -116,6 +118,12 @@ class Method:
 class Plain:
     name: str
     size: int
+
+
+@dataclass
+class Free:
+    name: str
+    size: Any
 
 
 class Unlabelled:
@@ -210,6 +218,13 @@ def test_all_components_in_one_message() -> None:
     said = refusal(config(method={"rank": "x", "foo": 1}, task={"sze": 3}, backend={"size": "y"}))
     for option in ("method.rank=x", "method.foo", "task.sze", "backend.size=y"):
         assert option in said
+
+
+@pytest.mark.parametrize(("value", "said"), [("x", "an integer"), (float("nan"), "an integer")])
+def test_a_borrowed_value_is_complained_about_where_it_was_typed(value: Any, said: str) -> None:
+    borrows = {"rank": "${task.size}"}
+    assert refusal(config(method=borrows, task={"size": value})) == f"task.size={value}: expected {said}"
+    assert "method.rank" in refusal(config(method=borrows, task={"_target_": f"{HERE}.Free", "size": value}))
 
 
 def test_missing_argument_is_named() -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import errno
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -56,19 +54,25 @@ def test_only_what_a_disk_says_is_the_disks() -> None:
         ("memory", ["out=file/x.csv"], "out"),
         ("profile", ["method=droidspeak", "model=tiny", "out=file/x.json"], "out"),
         ("analyse", ["rank", "model=tiny", "requests=1", "out=file/x.json"], "out"),
-        ("report", [".", "--out", "file"], "--out"),
+        ("report.__main__", [".", "--out", "file"], "--out"),
         ("report.curve", [".", "--out", "file/x.png"], "--out"),
     ],
 )
-def test_programs_say_so_before_they_work(tmp_path: Path, module: str, words: list[str], option: str) -> None:
+def test_programs_say_so_before_they_work(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    module: str,
+    words: list[str],
+    option: str,
+) -> None:
     (tmp_path / "file").touch()
-    command = [sys.executable, "-m", f"harness.{module}", *words]
-    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)
-    assert done.returncode == 2
-    (said,) = done.stderr.splitlines()
+    monkeypatch.chdir(tmp_path)
+    assert import_module(f"harness.{module}").main(words) == 2
+    out, err = capsys.readouterr()
+    (said,) = err.splitlines()
     assert said.startswith(f"error: {option} file")
-    assert not done.stdout
+    assert not out
 
 
 @pytest.fixture

@@ -146,7 +146,10 @@ def test_profiles_that_do_not_belong_here_are_refused(
     [
         (["method=dense"], "learns nothing offline"),
         (["method=droidspeak", "limit=64"], "leaves none to run on"),
-        (["method=droidspeak", "calibration=none.jsonl"], "none.jsonl"),
+        (["method=droidspeak", "calibration=none.jsonl"], "calibration=none.jsonl is no file"),
+        (["method=droidspeak", "calibration="], "calibration is empty"),
+        (["method=droidspeak", "calibration=empty.jsonl"], "calibration needs at least one"),
+        (["method=droidspeak", "calibration=empty.csv"], "calibration needs at least one"),
         (["method=droidspeak", "step=0"], "step must be at least 1"),
         (["method=droidspeak", "within=much"], "within a number"),
         (["method=droidspek"], "did you mean droidspeak?"),
@@ -154,11 +157,14 @@ def test_profiles_that_do_not_belong_here_are_refused(
     ],
 )
 def test_wrong_options_are_one_sentence(words: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("empty.jsonl").touch()
+    Path("empty.csv").write_text("question,answer\n")
     assert main([*SMALL, *words]) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: ")
     assert said.count("\n") == 1
     assert expected in said
+    assert "task.source" not in said
 
 
 def test_calibration_on_a_file_of_its_own(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ import msgspec
 import pytest
 
 from harness import provenance
-from harness.provenance import DataFacts, ModelFacts, Session, collect, command_line, cpu, git
+from harness.provenance import DataFacts, RanModel, Session, collect, command_line, cpu, git
 
-MODEL = ModelFacts(id="smollm2", dtype="float32", device="cpu", attention="sdpa", kernels="torch")
+MODEL = RanModel(id="smollm2", dtype="float32", device="cpu", attention="sdpa", kernels="torch")
 DATA = DataFacts(source="sample", rows=60, sha256="ab")
 
 

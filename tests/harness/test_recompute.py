@@ -201,12 +201,12 @@ def test_a_bottom_right_mask_would_leak(engine: HF, method: Any, monkeypatch: py
 
 def stock_attention(engine: HF) -> Tensor:
     """Attention from the suffix at layer 1 of the stock model, ``[N]``."""
-    kept = engine.model.config._attn_implementation
+    kept = engine.forward.model.config._attn_implementation
     try:
-        engine.model.set_attn_implementation("eager")
-        found = engine.model(torch.tensor([READER.ids]), output_attentions=True).attentions[1][0]
+        engine.forward.model.set_attn_implementation("eager")
+        found = engine.forward.model(torch.tensor([READER.ids]), output_attentions=True).attentions[1][0]
     finally:
-        engine.model.set_attn_implementation(kept)
+        engine.forward.model.set_attn_implementation(kept)
     total: Tensor = found[:, 82:].sum((0, 1))
     return total
 

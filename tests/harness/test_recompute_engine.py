@@ -62,12 +62,12 @@ def test_attention_received_equals_the_stock_models_probabilities(engine: HF) ->
         return Selection(current)
 
     engine.run(READER, Reuse(from_source(engine), Scripted(1, look)), GREEDY)
-    kept = engine.model.config._attn_implementation
+    kept = engine.forward.model.config._attn_implementation
     try:
-        engine.model.set_attn_implementation("eager")
-        stock = engine.model(torch.tensor([READER.ids]), output_attentions=True).attentions[1][0]  # [Hq, N, N]
+        engine.forward.model.set_attn_implementation("eager")
+        stock = engine.forward.model(torch.tensor([READER.ids]), output_attentions=True).attentions[1][0]  # [Hq, N, N]
     finally:
-        engine.model.set_attn_implementation(kept)
+        engine.forward.model.set_attn_implementation(kept)
     torch.testing.assert_close(seen[0], stock[:, asked].sum((0, 1)), rtol=1e-4, atol=1e-5)
     assert float(seen[0].sum()) == pytest.approx(len(asked) * stock.shape[0], rel=1e-4)
 

@@ -191,8 +191,10 @@ def test_the_same_data_under_another_name_will_do(place: Path, told: Told) -> No
 
 def test_options_are_checked(told: Told) -> None:
     refused(told, "task.extractor and --write do not go together", "task.extractor=substring")
-    refused(told, "task.sauce: the task of this run has no such option", "task.sauce=1")
-    refused(told, "--now: there is no such flag", "--now")
+    refused(told, "task.sauce=1: there is no option task.sauce, did you mean task.source?", "task.sauce=1")
+    refused(told, "tsk.execute=true: there is no option tsk.execute, did you mean task.execute?", "tsk.execute=true")
+    refused(told, "extractor=model: there is no option extractor, did you mean task.extractor?", "extractor=model")
+    refused(told, "--wirte: there is no such flag, did you mean --write?", "--wirte")
     refused(told, "expected one run folder", "another")
     refused(told, "task.tau must be a finite number", "task.tau=-1")
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,10 @@ import pytest
 
 from harness.cli import main
 from harness.sandbox.level import best
+from tests.harness.forked import command
 
 COMMON = ["model=tiny", "task=gsm8k", "workflow.max_new_tokens=8", "tracking=none"]
 TIMES = ("_s", "peak_bytes")
-
-
-def command(*overrides: str) -> list[str]:
-    return [sys.executable, "-m", "harness", *COMMON, *overrides]
 
 
 @dataclass(frozen=True)
@@ -46,19 +42,17 @@ def harness(capsys: pytest.CaptureFixture[str]) -> Harness:
     return run
 
 
-def begin(folder: Path, *overrides: str, rows: int) -> subprocess.Popen[bytes]:
+def begin(folder: Path, *overrides: str, rows: int) -> ForkServerProcess:
     """A run in a process of its own, which has written at least ``rows`` rows."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    words = command(*overrides, f"results_dir={folder}")
-    process = subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = command(*COMMON, *overrides, f"results_dir={folder}")
     deadline = time.monotonic() + 300
-    while time.monotonic() < deadline and process.poll() is None:
+    while time.monotonic() < deadline and process.is_alive():
         files = list(folder.glob("*/*/rows.jsonl"))
         if files and files[0].read_bytes().count(b"\n") >= rows:
             return process
         time.sleep(0.01)
     process.kill()
-    raise AssertionError(f"no {rows} rows came: {process.poll()}")
+    raise AssertionError(f"no {rows} rows came: {process.exitcode}")
 
 
 def only_run(folder: Path) -> Path:
@@ -146,7 +140,8 @@ def test_kill_and_resume_equals_an_uninterrupted_run(
     broken = tmp_path / "broken"
     process = begin(broken, *REPEATED, rows=kill_after)
     process.kill()
-    process.wait()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
     interrupted = only_run(broken)
     assert kill_after <= len((interrupted / "rows.jsonl").read_bytes().splitlines()) <= 16
     assert not (interrupted / "summary.json").exists()
@@ -246,4 +241,4 @@ def test_a_held_folder_is_refused(harness: Harness, tmp_path: Path) -> None:
         assert str(process.pid) in done.err
     finally:
         process.kill()
-        process.wait()
+        process.join()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from importlib import metadata, util
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,13 +20,13 @@ import torch
 from harness.backends import hf_smollm2
 from harness.backends.hf_model import LoadedModel, SmolLM2
 from harness.errors import UserError
+from tests.harness.forked import forked
 
 START = "from harness.backends.hf_model import SmolLM2; SmolLM2(cache_dir={folder!r}, dtype='fp32').facts()"
 
 
-def start(folder: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", START.format(folder=str(folder))]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def unpack(folder: Path) -> None:
+    SmolLM2(cache_dir=str(folder), dtype="fp32").facts()
 
 
 def drafts(folder: Path) -> list[Path]:
@@ -36,20 +37,25 @@ def drafts(folder: Path) -> list[Path]:
 def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A cache folder with a stormy past: its first process was killed while it wrote, then two started at once."""
     folder = tmp_path_factory.mktemp("cache")
-    killed = start(folder)
+    killed = forked(partial(unpack, folder))
     deadline = time.monotonic() + 300
     while not any(file.name == "config.json" for draft in drafts(folder) for file in draft.iterdir()):
-        assert killed.poll() is None, killed.communicate()
+        assert killed.is_alive(), killed.exitcode
         assert time.monotonic() < deadline
         time.sleep(0.005)
     killed.kill()
-    killed.communicate()
+    killed.join()
     assert len(drafts(folder)) == 1, "the kill came too late to leave a half-written model"
     assert not SmolLM2(cache_dir=str(folder)).ready()
-    both = [start(folder), start(folder)]
-    for process in both:
-        out, err = process.communicate(timeout=600)
-        assert (process.returncode, out, err) == (0, "", "")  # nothing of transformers reaches the terminal
+    said = folder / "said"
+    code = START.format(folder=str(folder))
+    fresh = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    other = forked(partial(unpack, folder), said)
+    out, err = fresh.communicate(timeout=600)
+    assert (fresh.returncode, out, err) == (0, "", "")  # nothing of transformers reaches the terminal
+    other.join(600)
+    assert (other.exitcode, said.read_text()) == (0, "")
+    said.unlink()
     yield folder
     shutil.rmtree(folder)
 

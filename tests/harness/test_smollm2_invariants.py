@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
@@ -35,10 +33,14 @@ def engine(loaded: LoadedModel) -> HF:
     return HF(poison=True).attach(loaded.model, shape_of(loaded.model))
 
 
+def script(loaded: LoadedModel, *questions: str) -> ChatScript:
+    task = EchoTask(questions)
+    return ChatScript(task, task.items, Workflow("full", max_new_tokens=6), loaded.tokenizer, frozenset())
+
+
 @pytest.fixture(scope="module")
 def chat(loaded: LoadedModel) -> ChatScript:
-    task = EchoTask(QUESTIONS[:2])
-    return ChatScript(task, task.items, Workflow("full", max_new_tokens=8), loaded.tokenizer, frozenset())
+    return script(loaded, *QUESTIONS[:2])
 
 
 @pytest.fixture(scope="module")
@@ -126,18 +128,20 @@ def test_no_row_sees_a_later_one(engine: HF, prompts: tuple[Prompt, Prompt]) -> 
     assert not torch.equal(before.logits, after.logits)
 
 
-def test_threshold_zero_equals_dense_and_first_agents_are_exact(engine: HF, chat: ChatScript) -> None:
+@pytest.mark.slow
+def test_threshold_zero_equals_dense_and_first_agents_are_exact(
+    engine: HF, loaded: LoadedModel, chat: ChatScript
+) -> None:
     truth = ids(run_all(DenseMethod(), engine, chat))
     assert ids(run_all(KVCMAS(tau=0.0), engine, chat)) == truth
-    methods: list[Any] = [KVCMAS(gate="always"), FullReuse()]
-    for method in methods:
-        found = ids(run_all(method, engine, chat))
-        assert [request[0] for request in found] == [request[0] for request in truth]
+    found = ids(run_all(KVCMAS(gate="always"), engine, chat))
+    assert [request[0] for request in found] == [request[0] for request in truth]
+    alone = script(loaded, QUESTIONS[0])  # nothing is learned, so one request says it all
+    assert ids(run_all(FullReuse(), engine, alone))[0][0] == truth[0][0]
 
 
 def test_the_same_request_again_is_corrected_exactly(engine: HF, loaded: LoadedModel) -> None:
-    task = EchoTask([QUESTIONS[0]] * 2)
-    chat = ChatScript(task, task.items, Workflow("full", max_new_tokens=6), loaded.tokenizer, frozenset())
+    chat = script(loaded, QUESTIONS[0], QUESTIONS[0])
     method = KVCMAS(codec="full", factor_dtype="float32", gate="always")
     (_, again) = run_all(method, engine, chat, shadow=True)
     for hop in again.hops[1:]:

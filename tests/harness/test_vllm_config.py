@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,6 +11,7 @@ from hydra.utils import instantiate
 
 from harness.backends.hf_tiny import Tiny
 from harness.backends.vllm import VLLM
+from harness.cli import main
 from harness.config import CONF, register
 from harness.errors import UserError
 from methods.ability import Ability, required
@@ -47,12 +46,11 @@ def test_what_vllm_cannot_do_is_refused_with_a_way_out(name: str) -> None:
 
 
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed here")
-def test_without_vllm_the_command_says_how_to_get_it(tmp_path: Path) -> None:
-    words = ["backend=vllm", "model=tiny", "limit=1", "tracking=none", f"results_dir={tmp_path}"]
-    found = subprocess.run([sys.executable, "-m", "harness", *words], capture_output=True, text=True)
-    assert found.returncode == 2
-    assert "make setup-vllm" in found.stderr
-    assert len(found.stderr.strip().splitlines()) == 1
+def test_without_vllm_the_command_says_how_to_get_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["backend=vllm", "model=tiny", "limit=1", "tracking=none", f"results_dir={tmp_path}"]) == 2
+    said = capsys.readouterr().err
+    assert "make setup-vllm" in said
+    assert len(said.strip().splitlines()) == 1
     assert not list(tmp_path.iterdir())
 
 

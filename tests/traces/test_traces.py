@@ -222,6 +222,9 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
         ('{"schema": 1, "seed": -1}', ":1: no header (field seed: expected `int` >= 0)"),
         ('{"schema": 1, "seed": 0, "made_by": 7}', ":1: no header (field made_by: expected `object`, got `int`)"),
         ('{"schema": 1, "seed": 0}', "at least one request"),
+        ('{"schema": 1, "seed": 0}\n{"id": "\\ud800"}', ":2: \\ud800 is half of a surrogate pair"),
+        ('{"schema": 1, "seed": 0}\n{"pieces": [["private", "x\\uDC00", 0, 4]]}', ":2: \\udc00 is half of a surrogate"),
+        ('{"schema": 1, "seed": 0, "made_by": {"\\ud83d": 1}}', ":1: \\ud83d is half of a surrogate pair"),
     ],
 )
 def test_broken_files_are_named(line: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -320,6 +323,13 @@ def test_out_that_cannot_be_written_is_named(
     with pytest.raises(UserError, match=r"--out .*; name a file"):
         write_costs(CostFile(about="x", methods={}), out)
     assert (tmp_path / "afile").read_text() == "kept"
+
+
+def test_a_whole_surrogate_pair_is_a_character(tmp_path: Path) -> None:
+    piece = Piece("private", "\N{GRINNING FACE}", 0, 4)
+    trace = Trace((Request("\\ud800", 0, 0, "a", 0.0, (piece,), 1),))  # the id is a backslash and letters
+    trace.write(tmp_path / "t.jsonl")
+    assert Trace.read(tmp_path / "t.jsonl") == trace
 
 
 def test_a_reader_comes_after_its_sources() -> None:

@@ -13,7 +13,7 @@ from harness.cli import main
 from harness.folder import read_rows, read_summary
 from harness.records import Status
 from harness.report.serving import main as draw
-from harness.traffic import run as module
+from harness.traffic import passes as module
 from harness.traffic.replay import Outcome
 from harness.traffic.rows import row
 from traces.agents import Agents
