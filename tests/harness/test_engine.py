@@ -94,12 +94,12 @@ class KeepAll:
 
 def test_dense_equals_stock_generate(engine: HF) -> None:
     ids = torch.tensor([READER.ids])
-    stock = engine.model.generate(
+    stock = engine.forward.model.generate(
         ids, attention_mask=torch.ones_like(ids), max_new_tokens=16, do_sample=False, eos_token_id=None
     )
     run = dense(engine, decoding=Decoding(16))
     assert list(run.output_ids) == stock[0, len(READER) :].tolist()
-    assert torch.equal(run.logits, engine.model(ids, logits_to_keep=1).logits[0, -1].float())
+    assert torch.equal(run.logits, engine.forward.model(ids, logits_to_keep=1).logits[0, -1].float())
     assert list(run.fresh_rows) == [len(READER)] * engine.shape.layers
 
 
@@ -253,13 +253,13 @@ def test_attention_equals_that_of_the_eager_model(engine: HF, decoded: bool) -> 
     start, stop = (run.held - 4, run.held) if decoded else (READER.placed[1].stop - 10, READER.placed[1].stop)
     mass = run.attention(start, stop, layers)
     ids = torch.tensor([(*READER.ids, *run.output_ids)[:stop]])
-    ours = engine.model.config._attn_implementation
-    engine.model.set_attn_implementation("eager")
+    ours = engine.forward.model.config._attn_implementation
+    engine.forward.model.set_attn_implementation("eager")
     try:
         with torch.no_grad():
-            probabilities = engine.model(ids, output_attentions=True).attentions
+            probabilities = engine.forward.model(ids, output_attentions=True).attentions
     finally:
-        engine.model.set_attn_implementation(ours)
+        engine.forward.model.set_attn_implementation(ours)
     expected = sum(probabilities[layer][0, :, start:stop].sum(dim=(0, 1)) for layer in layers)
     torch.testing.assert_close(mass, expected, rtol=1e-3, atol=1e-3)
     after = run.kv(0, run.held)

@@ -29,7 +29,7 @@ def engine(tiny_engine: Callable[..., HF]) -> HF:
 
 def service(engine: HF, method: Method) -> HFService:
     facts = ModelFacts("tiny", "0", "llama", 4096, 259, 2, 64, 4, 2, 16)
-    loaded = LoadedModel(engine.model, None, facts, torch.float32, torch.device("cpu"), ())
+    loaded = LoadedModel(engine.forward.model, None, facts, torch.float32, torch.device("cpu"), ())
     return HFService(engine, loaded, method, 0)
 
 

@@ -98,7 +98,7 @@ def test_deviating_tokens_are_those_of_the_dense_run(engine: HF) -> None:
 def test_influence_is_the_attention_of_the_spans_last_rows(engine: HF) -> None:
     suffix, layers = 4, (1, 2)
     pair = relay(method(1, 2, 2, tau_dev=math.inf, suffix=suffix), engine)
-    run, model = pair.produced, engine.model
+    run, model = pair.produced, engine.forward.model
     ids = (*PRODUCER.ids, *run.output_ids[:-1])
     ours = model.config._attn_implementation
     model.set_attn_implementation("eager")
