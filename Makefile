@@ -28,7 +28,7 @@ demo: $(STAMP)
 # What fits in a quarter of an hour on two cores, then tables, figures and results/report.html from whatever runs there
 # are: a sweep that was interrupted goes on where it stopped.
 report: $(STAMP)
-	$(BIN)/python -m harness -m +experiment=ablate_rank tracking=none limit=6 workflow.max_new_tokens=8 \
+	$(BIN)/python -m harness -m +experiment=ablate_rank tracking=none warmup=3 limit=7 workflow.max_new_tokens=8 \
 		method=full_reuse,kvcmas
 	$(BIN)/python -m harness -m +experiment=shared_length tracking=none task.warmup=4 limit=2 method=dense,kvcmas
 	$(BIN)/python -m harness.analyse rank model=smollm2 task=gsm8k requests=6 workflow.max_new_tokens=32
