@@ -24,7 +24,7 @@ def belongs(run: Run, point: Point, exhibit: Exhibit, named: bool) -> bool:
     chosen = {"method": run.method, "task": run.option("task.name"), "workflow": run.option("workflow.name")}
     if any(key in chosen and chosen[key] != value for key, value in point.choices.items()):
         return False
-    if any(not _equal(run.option(key) or type(value)(), value) for key, value in exhibit.fixed.items()):
+    if any(not _same_mode(run.option(key), value) for key, value in exhibit.fixed.items()):
         return False
     wanted = {k: v for k, v in point.options.items() if k.rpartition(".")[2] not in INPUTS}
     if any(not _equal(run.option(key), _read(value)) for key, value in wanted.items()):
@@ -32,6 +32,11 @@ def belongs(run: Run, point: Point, exhibit: Exhibit, named: bool) -> bool:
     if named:
         return not _unasked(run, point, ("method",))
     return not _unasked(run, point, ("method", "task", "workflow"))
+
+
+def _same_mode(found: Any, wanted: Any) -> bool:
+    """How many requests only fill pools is a user's choice, whether there are any is not."""
+    return bool(found) is wanted if isinstance(wanted, bool) else _equal(found, wanted)
 
 
 def _unasked(run: Run, point: Point, groups: Sequence[str]) -> bool:

@@ -29,7 +29,7 @@ from harness.config import CONF
 from harness.errors import UserError
 from harness.points import sized
 
-MODE = {"teacher_forcing": False, "warmup": 0}  # what an experiment does not say is as in conf/config.yaml
+MODES = ("teacher_forcing", "warmup")  # on or off; what an experiment does not say is off, as in conf/config.yaml
 
 INPUTS = frozenset({"source", "subset", "split", "revision", "profile", "lookup", "videos", "path", "extractor"})
 
@@ -147,7 +147,7 @@ def _choices(word: str) -> list[str]:
 
 def _fixed(config: Mapping[str, Any]) -> dict[str, Any]:
     """Modes of the experiment, where it does not go through them, and its task, where it names one."""
-    found = {k: config.get(k, default) for k, default in MODE.items() if k not in _swept(config)}
+    found: dict[str, Any] = {k: bool(config.get(k)) for k in MODES if k not in _swept(config)}
     tasks = [entry["override /task"] for entry in config.get("defaults", ()) if "override /task" in entry]
     return found | ({"task.name": tasks[0]} if tasks else {})
 

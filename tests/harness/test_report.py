@@ -192,6 +192,14 @@ def test_a_run_is_placed_by_its_options_and_what_is_missing_is_named(tmp_path: P
     assert all(len(row) == len(grid.heads) for row in grid.rows)
 
 
+def test_so_many_requests_may_fill_pools_as_a_user_likes_but_some_must(tmp_path: Path) -> None:
+    (exhibit,) = (e for e in exhibits() if e.name == "ablate_rank")
+    for warmup in (2, 5, 0):
+        write_experiment(tmp_path, "ablate_rank", n=3, warmup=warmup)
+    found = blocks(exhibit, collect([tmp_path]).runs)
+    assert {block.facts["warmup"] for block in found} == {"warmup=2", "warmup=5"}
+
+
 def test_other_samples_are_another_block(tmp_path: Path) -> None:
     (exhibit,) = (e for e in exhibits() if e.name == "ablate_rank")
     for limit in (3, 4):
@@ -246,7 +254,7 @@ def test_a_figure_has_a_line_per_setting_a_level_for_what_has_no_rank(tmp_path: 
     panel = panels(block)[0]
     found = {line.label: line for line in series(block, panel)}
     assert found["full_reuse"].level
-    swept = found["kvcmas gate=always min_anchors=3"]
+    swept = found["kvcmas gate=always"]
     assert swept.x == (2, 4, 8, 16, 32, 64)
     oracle = (p.run for p in block.runs if p.run.method == "oracle_delta")
     by_rank = {run.option("method.rank"): quantity_of(run, "kl") for run in oracle}
