@@ -45,7 +45,7 @@ class Grid:
     def markdown(self) -> str:
         rule = ["---:" if at in self.numeric else "---" for at in range(len(self.heads))]
         lines = [list(self.heads), rule, *([c.text for c in row] for row in self.rows)]
-        body = "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines)
+        body = "\n".join("| " + " | ".join(map(_one_line, line)) + " |" for line in lines)
         return body + "\n" + "".join(f"\n{note}\n" for note in self.notes)
 
     def latex(self) -> str:
@@ -74,7 +74,12 @@ class Grid:
         folder.mkdir(parents=True, exist_ok=True)
         forms = {"md": self.markdown(), "tex": self.latex(), "csv": self.csv()}
         for ending, text in forms.items():
-            (folder / f"{self.name}.{ending}").write_text(text, encoding="utf-8")
+            (folder / f"{self.name}.{ending}").write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
+def _one_line(text: str) -> str:
+    """A row of a Markdown table ends where its line does."""
+    return " ".join(text.splitlines()).replace("|", r"\|")
 
 
 def _heads(head: str, spread: bool) -> list[str]:

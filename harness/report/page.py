@@ -87,4 +87,4 @@ class Page:
 
     def save(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(self.html(), encoding="utf-8")
+        path.write_text(self.html(), encoding="utf-8", errors="backslashreplace")

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from harness.report.run import Problem
+from harness.report.text import printable
 
 
 class LayerRank(msgspec.Struct, frozen=True):
@@ -63,9 +64,9 @@ def read_ranks(folder: Path) -> tuple[list[Ranks], list[Problem]]:
             made = msgspec.json.decode(path.read_bytes(), type=RankFile)
             if not made.layers:
                 raise msgspec.ValidationError("it has no layers")
-            found.append(Ranks(path.name, made))
+            found.append(Ranks(printable(path.name), made))
         except (OSError, msgspec.DecodeError) as error:
-            problems.append(Problem(path.name, f"no analysis of ranks ({error})",
+            problems.append(Problem(printable(path.name), f"no analysis of ranks ({error})",
                                     "make it again: python -m harness.analyse rank"))  # fmt: skip
     return found, problems
 
