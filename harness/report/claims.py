@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from harness.ladder import Estimate, ladder
 from harness.report.belonging import defaults
@@ -25,9 +25,7 @@ def _experiment(name: str) -> str:
 
 
 def _conditions(run: Run, model: str = LLAMA, n: int = 0, gpu: str = "", shared: int = 0) -> tuple[str, ...]:
-    found = []
-    if run.conflict:
-        found.append(f"in conflict with {' and '.join(run.conflict)}, which has the same options and other results")
+    found = list(_distrust(run))
     if run.summary.model != model:
         found.append(f"model {run.summary.model}, the paper's is {model}")
     rows = sum(r.scored for r in run.rows) or run.summary.n
@@ -40,6 +38,13 @@ def _conditions(run: Run, model: str = LLAMA, n: int = 0, gpu: str = "", shared:
     if shared and run.option("task.shared_tokens") != shared:
         found.append(f"{run.option('task.shared_tokens')} shared tokens of {shared:,}")
     return tuple(found)
+
+
+def _distrust(run: Run) -> Iterator[str]:
+    """Why nothing can be concluded from its numbers, whatever they are of."""
+    if run.conflict:
+        yield f"in conflict with {' and '.join(run.conflict)}, which has the same options and other results"
+    yield from run.doubts
 
 
 def _best(found: Sequence[tuple[Placed, tuple[str, ...]]]) -> tuple[Placed, tuple[str, ...]] | None:
@@ -150,7 +155,8 @@ def _samples(task: str) -> Callable[[Evidence, Reported], Ours | None]:
     def find(evidence: Evidence, reported: Reported) -> Ours | None:
         counts = {
             p.run.folder: len({r.sample_id for r in p.run.rows if r.scored})
-            for name in evidence.blocks for p in evidence.placed(name) if p.run.summary.task == task
+            for name in evidence.blocks for p in evidence.placed(name)
+            if p.run.summary.task == task and not p.run.doubts
         }  # fmt: skip
         if not counts:
             return None

@@ -23,8 +23,9 @@ def told_apart(found: Sequence[Run | Unfinished], tell: Tell) -> list[Run]:
 
 
 def _agreed(here: Sequence[Run | Unfinished], tell: Tell) -> list[Run]:
-    """Of several folders of one run: a copy, and one that stops earlier in the same rows, count no second time. What
-    contradicts the longest one stays beside it, and both say so."""
+    """Of several folders of one run the sound one counts, of several sound ones the longest: a copy, one that stops
+    earlier in the same rows, and a damaged one count no second time. What contradicts it stays beside it, and both say
+    so."""
     complete = [one for one in here if isinstance(one, Run)]
     unfinished = [one for one in here if isinstance(one, Unfinished)]
     if not complete:
@@ -34,7 +35,7 @@ def _agreed(here: Sequence[Run | Unfinished], tell: Tell) -> list[Run]:
     if len(here) == 1:
         return complete
     held = {one.folder: _Content.of(one.path) for one in here}
-    first, *others = sorted(complete, key=lambda run: (-held[run.folder].count, run.folder))
+    first, *others = sorted(complete, key=lambda run: (not run.sound, -held[run.folder].count, run.folder))
     longest, against = held[first.folder], [first]
     for other in others:
         mine = held[other.folder]
@@ -43,6 +44,8 @@ def _agreed(here: Sequence[Run | Unfinished], tell: Tell) -> list[Run]:
         elif mine.begins(longest):
             said = f"its {mine.count} rows are the first of the {longest.count} of {first.folder}, which counts"
             tell(other.folder, said, "remove it")
+        elif first.sound and not other.sound:
+            tell(other.folder, f"damaged, so that {first.folder} counts, which is the same run", "mend or remove it")
         else:
             against.append(other)
     for one in unfinished:
@@ -69,7 +72,7 @@ class _Content:
 
     @classmethod
     def of(cls, folder: Path) -> _Content:
-        rows, summary = (f.read_bytes() if f.exists() else b"" for f in (folder / ROWS, folder / SUMMARY))
+        rows, summary = map(_bytes, (folder / ROWS, folder / SUMMARY))
         return cls(rows[: rows.rfind(b"\n") + 1], summary)
 
     @property
@@ -78,3 +81,11 @@ class _Content:
 
     def begins(self, other: _Content) -> bool:
         return other.rows.startswith(self.rows) and self.count < other.count
+
+
+def _bytes(file: Path) -> bytes:
+    """Nothing of a file that is not there or cannot be read, which was told when the folder was."""
+    try:
+        return file.read_bytes()
+    except OSError:
+        return b""

@@ -23,8 +23,9 @@ from rich.text import Text
 
 from harness.analysis.interval import Interval
 from harness.errors import UserError
-from harness.folder import read_rows
+from harness.folder import SUMMARY, read_rows
 from harness.records import HopRecord, Route, Row
+from harness.report.soundness import regular
 from harness.report.standalone import usable
 from harness.summary import Summary
 from harness.table import columns, complete, hundreds
@@ -107,6 +108,7 @@ def _shares(hops: Sequence[HopRecord]) -> tuple[float | None, float | None]:
 
 def table(folders: Sequence[Path], over: Path, after: int) -> Table:
     """A row per run. Raises UserError for runs that are not of the same task, model and mode."""
+    regular(over)
     _, base, rows = _read(over)
     made = columns(
         "run", "hops", "KL", "KL,\nother", "ratio", "prefix %\nboth", "answer %\nboth", "whole", "ratio,\nwhole"
@@ -132,8 +134,14 @@ def table(folders: Sequence[Path], over: Path, after: int) -> Table:
 
 
 def _read(folder: Path) -> tuple[Path, Summary, tuple[Row, ...]]:
-    """Raises UserError unless there is a complete run in ``folder``."""
-    return folder, complete(folder), read_rows(folder).rows
+    """Raises UserError unless there is a complete run in ``folder``, with all of its rows."""
+    summary, found = complete(folder), read_rows(folder)
+    if found.torn or len(found.rows) != summary.n:
+        raise UserError(
+            f"{folder} has {len(found.rows)} whole rows but its summary counts {summary.n}; delete its {SUMMARY} and "
+            "run its command again"
+        )
+    return folder, summary, found.rows
 
 
 def _two(values: Sequence[float | None]) -> str:

@@ -14,7 +14,7 @@ import msgspec
 
 from harness.analysis.ridge_file import Analysis
 from harness.errors import UserError
-from harness.output import writable
+from harness.report.standalone import drawable
 from harness.report.style import canvas, look
 
 
@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("results/figures/ridge.png"))
     options = parser.parse_args(arguments)
     try:
-        plot(options.json, writable("--out", options.out))
+        plot(options.json, drawable(options.out))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

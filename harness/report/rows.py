@@ -1,32 +1,41 @@
-"""Rows as the report reads them: leniently, since only what it needs of them must be there, and quickly."""
+"""Rows as the report reads them: leniently, since only what it needs of them must be there, and quickly. A number that
+nothing can have measured makes a line no row."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
 from harness.folder import read_lines
 from harness.records import Route, Sampled, Status
 
+MOST = 10**15
+"""Nothing that is measured here, in seconds, tokens, bytes or nats, comes near it; sums of such numbers stay finite."""
+
+Size = Annotated[float, msgspec.Meta(ge=0, le=MOST)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
+Number = Annotated[float, msgspec.Meta(ge=-MOST, le=MOST)]
+
 
 class HopLine(msgspec.Struct, frozen=True, gc=False):
     """What the report reads of a hop; see :class:`harness.records.HopRecord`."""
 
     route: Route
-    ttft_s: float
-    e2e_s: float
-    prompt_tokens: int
-    output_tokens: int
+    ttft_s: Size
+    e2e_s: Size
+    prompt_tokens: Count
+    output_tokens: Count
     warmup: bool = False
     source_hop: bool = False
-    kv_error_k: list[float] | None = None
-    kv_error_v: list[float] | None = None
-    first_token_kl: float | None = None
-    prefix_match: int | None = None
+    kv_error_k: list[Size] | None = None
+    kv_error_v: list[Size] | None = None
+    first_token_kl: Number | None = None
+    prefix_match: Count | None = None
     answer_agrees: bool | None = None
-    shadow_ttft_s: float | None = None
+    shadow_ttft_s: Size | None = None
 
 
 class RowLine(Sampled, msgspec.Struct, frozen=True, gc=False):
@@ -37,7 +46,7 @@ class RowLine(Sampled, msgspec.Struct, frozen=True, gc=False):
     repeat: int = 0
     target: str | None = None
     correct: bool = False
-    e2e_s: float = 0.0
+    e2e_s: Size = 0.0
     hops: list[HopLine] = []
 
 

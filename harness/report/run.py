@@ -33,6 +33,7 @@ class Run:
         config: resolved options; ``{}`` if they cannot be read.
         sessions: of the provenance; shards: how many folders it was merged from.
         conflict: folders of the same run that have other results.
+        doubts: why its numbers support nothing, in short; its rows are left out then.
     """
 
     folder: str
@@ -45,6 +46,12 @@ class Run:
     shards: int = 1
     notes: tuple[str, ...] = ()
     conflict: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+
+    @property
+    def sound(self) -> bool:
+        """Nothing of it is damaged or missing."""
+        return not self.doubts and bool(self.config)
 
     @property
     def method(self) -> str:

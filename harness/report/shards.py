@@ -45,6 +45,9 @@ def _put_together(count: int, shards: list[Run]) -> tuple[list[Run], list[Proble
         problem = Problem(first.folder, f"{own} is here, {rest} {'is' if len(missing) == 1 else 'are'} not",
                           f"run the rest: {words} shard={missing[0]}/{count}")  # fmt: skip
         return [replace(run, notes=(*run.notes, f"shard {run.option('shard')} alone")) for run in shards], [problem]
+    if damaged := [run.folder for run in shards if run.doubts]:
+        what = f"its shards cannot be put together, since {' and '.join(damaged)} cannot be believed"
+        return shards, [Problem(first.folder, what, "mend that first, as its own line says")]
     try:
         rows = [row for run in shards for row in read_rows(run.path).rows]
     except UserError as error:

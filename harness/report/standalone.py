@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from harness.errors import UserError
 from harness.output import writable
+from harness.report.soundness import regular
 
 FORMATS = (".png", ".pdf", ".svg")
 
@@ -26,6 +27,7 @@ def usable(folders: Sequence[Path], read: Callable[[Path], T], remedy: str) -> l
     found = []
     for folder in folders:
         try:
+            regular(folder)
             found.append(read(folder))
         except UserError as error:
             print(f"left out: {error}", file=sys.stderr)
@@ -45,6 +47,13 @@ def save(figure: Any, target: Path) -> None:
     figure.savefig(target, dpi=150)
 
 
+def drawable(out: Path) -> Path:
+    """``out``, a file that a figure can be written to. Raises UserError for other endings and where it cannot be."""
+    if out.suffix not in FORMATS:
+        raise UserError(f"--out {out}: a figure is one of {', '.join(FORMATS)}")
+    return writable("--out", out)
+
+
 def run(module: str, about: str | None, plot: Callable[[Sequence[Path], Path], None], out: str,
         arguments: Sequence[str] | None) -> int:  # fmt: skip
     """The command line ``folders --out figure``; returns the exit code."""
@@ -53,9 +62,7 @@ def run(module: str, about: str | None, plot: Callable[[Sequence[Path], Path], N
     parser.add_argument("--out", type=Path, default=Path("results/figures") / out)
     options = parser.parse_args(arguments)
     try:
-        if options.out.suffix not in FORMATS:
-            raise UserError(f"--out {options.out}: a figure is one of {', '.join(FORMATS)}")
-        plot(options.folders, writable("--out", options.out))
+        plot(options.folders, drawable(options.out))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

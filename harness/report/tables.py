@@ -122,8 +122,8 @@ def marks(run: Run) -> Cell:
         found.append(f"{run.shards} shards")
     if run.conflict:
         found.append(f"in conflict with {' and '.join(run.conflict)}")
-    found += run.notes
-    bad = run.summary.verified is False or run.failed or run.notes or run.conflict
+    found += [*run.doubts, *run.notes]
+    bad = run.summary.verified is False or run.failed or run.notes or run.conflict or run.doubts
     return Cell(", ".join(found), mark="bad" if bad else "warn" if found else "")
 
 

@@ -19,11 +19,12 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from report_runs import write_experiment, write_run
+from report_runs import LAYERS, write_experiment, write_run
 from scipy.stats import binomtest
 
-from harness.folder import ROWS, SUMMARY
+from harness.folder import ROWS, SUMMARY, read_rows
 from harness.ladder import ladder
+from harness.records import Status
 from harness.report.__main__ import main
 from harness.report.block import blocks
 from harness.report.collect import collect
@@ -42,6 +43,7 @@ from harness.report.value import number, ratio_of_sums
 from harness.report.verdict import verdicts
 from harness.report.versus import Paired, paired, repeats
 from harness.reported import read_reported
+from harness.summarise import Heading, summarise
 
 SECONDS_A_RUN = 0.24  # 500 runs in 30 s on two cores are 0.12; neighbours on the same cores double it
 
@@ -50,6 +52,7 @@ KVCMAS = Point(("method=kvcmas",))
 
 def report(folder: Path, *places: Path) -> tuple[int, Path]:
     out = folder / "out"
+    (folder / "analysis").mkdir(exist_ok=True)
     words = [*map(str, places or (folder / "runs",)), "--out", str(out), "--analyses", str(folder / "analysis")]
     return main(words), out
 
@@ -356,9 +359,12 @@ class TestProblems:
         assert len(collect([root / "runs"]).runs) == 2
 
     def test_failed_and_unverified_runs_are_marked(self, root: Path) -> None:
-        path = self.broken(root) / SUMMARY
-        text = path.read_bytes().replace(b'"verified":true', b'"verified":null').replace(b'"error":0', b'"error":1')
-        path.write_bytes(text)
+        folder = self.broken(root)
+        rows = list(read_rows(folder).rows)
+        rows[0] = msgspec.structs.replace(rows[0], status=Status.error, correct=False, prediction=None)
+        heading = Heading("gsm8k", "kvcmas", "smollm2", "hf", LAYERS, "python -m harness", verified=None)
+        (folder / ROWS).write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+        (folder / SUMMARY).write_bytes(msgspec.json.encode(summarise(rows, heading)))
         (run,) = (r for r in collect([root / "runs"]).runs if r.summary.verified is None)
         assert marks(run).text == "unverified, 1 of 3 failed"
 

@@ -25,7 +25,7 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_experiment(root / "runs", name, n=4)
     broken = write_run(root / "runs", Point(("method=kvcmas",)), n=3)
     (broken / "summary.json").unlink()
-    assert main([str(root / "runs"), "--out", str(root / "out"), "--analyses", str(root / "none")]) == 0
+    assert main([str(root / "runs"), "--out", str(root / "out"), "--analyses", str(root)]) == 0
     return root / "out" / "report.html"
 
 
