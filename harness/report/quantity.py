@@ -18,12 +18,13 @@ from harness.report.run import Run
 from harness.report.value import DRAWS, Value, ratio_of_sums
 
 MIB = 2**20
+ERROR = "‖used − dense‖ / ‖dense‖ of the {} in reused spans, mean over layers and hops, %"
 
 
 @dataclass(frozen=True)
 class Quantity:
     """Attributes:
-    head: of a column; axis: of a figure, with the unit.
+    head: of a column; axis: of a figure, with the unit; meaning: where the axis does not say it.
     digits: significant ones in a table.
     floor: figures show less than this as this: below, rounding decides. share: of 100, all of which a figure shows.
     """
@@ -35,6 +36,7 @@ class Quantity:
     digits: int = 3
     floor: float = 0.0
     share: bool = False
+    meaning: str = ""
 
 
 def mean_of(run: Run, take: Callable[[HopLine], float | None], wanted: Callable[[HopLine], bool]) -> Value | None:
@@ -191,16 +193,23 @@ def _prefix(hop: HopLine) -> float | None:
 QUANTITIES: dict[str, Quantity] = {
     q.name: q
     for q in (
-        Quantity("accuracy", "accuracy, %", "accuracy, %", _accuracy, share=True),
+        Quantity("accuracy", "accuracy, %", "accuracy, %", _accuracy, share=True,
+                 meaning="samples answered right, % of those that have an expected answer; a failed one is wrong, one "
+                 "whose input is missing and warm-up do not count"),
         Quantity("reuse", "reuse, %", "reuse ratio, % of possible hops",
                  lambda r: _plain(r.summary.reuse_ratio, 100), share=True),
-        Quantity("fresh", "fresh, %", "fresh token-layers, % of dense", lambda r: _plain(r.summary.fresh_share, 100)),
+        Quantity("fresh", "fresh, %", "fresh token-layers, % of dense", lambda r: _plain(r.summary.fresh_share, 100),
+                 meaning="pairs of a token and a layer that prefill computed, % of all, which dense computes"),
         Quantity("kl", "KL, nats", "first-token KL to dense, nats",
-                 _fidelity("first_token_kl", lambda h: h.first_token_kl, 1.0), floor=1e-7),
-        Quantity("k_error", "K error, %", "relative K error, %", _fidelity("kv_error_k", k_error, 100)),
-        Quantity("v_error", "V error, %", "relative V error, %", _fidelity("kv_error_v", v_error, 100)),
+                 _fidelity("first_token_kl", lambda h: h.first_token_kl, 1.0), floor=1e-7,
+                 meaning="KL(dense || used) of the first token's distribution, mean over reused hops"),
+        Quantity("k_error", "K error, %", "relative K error, %", _fidelity("kv_error_k", k_error, 100),
+                 meaning=ERROR.format("keys")),
+        Quantity("v_error", "V error, %", "relative V error, %", _fidelity("kv_error_v", v_error, 100),
+                 meaning=ERROR.format("values")),
         Quantity("agree", "same answer, %", "same answer as dense, %",
-                 _fidelity("answer_agrees", _agrees, 100), share=True),
+                 _fidelity("answer_agrees", _agrees, 100), share=True,
+                 meaning="reused hops from which the answer of a dense run of the same prompt is extracted"),
         Quantity("prefix", "prefix, %", "common prefix with dense, % of the output",
                  _fidelity("prefix_share", _prefix, 100), share=True),
         Quantity("ttft", "TTFT, ms", "median TTFT after the first hop, ms", _ttft),
@@ -214,7 +223,8 @@ QUANTITIES: dict[str, Quantity] = {
         Quantity("overhead", "correction, %", "matching and correction, % of the dense TTFT", _overhead),
         Quantity("state", "state, MiB", "kept between requests, MiB", _state("total")),
         Quantity("base", "references, MiB", "reference caches kept, MiB", _state("base")),
-        Quantity("correction", "corrections, MiB", "corrections kept, MiB", _state("correction")),
+        Quantity("correction", "corrections, MiB", "corrections kept, MiB", _state("correction"),
+                 meaning="what a method keeps between requests to correct the references by"),
         Quantity("peak", "peak, MiB", "peak memory of the process, MiB",
                  lambda r: _plain(r.summary.peak_bytes, 1 / MIB)),
     )

@@ -8,6 +8,7 @@ import importlib
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 from collections import Counter
@@ -31,7 +32,7 @@ from harness.report.collect import collect
 from harness.report.evidence import Evidence
 from harness.report.exhibit import Point, exhibits
 from harness.report.figure import panels, series, value
-from harness.report.quantity import quantity_of
+from harness.report.quantity import QUANTITIES, Quantity, quantity_of
 from harness.report.ranks import read_ranks
 from harness.report.relative import left_of
 from harness.report.rows import RowLine
@@ -270,6 +271,12 @@ def test_a_method_has_one_colour_everywhere() -> None:
     assert look("kvcmas")["color"] == look("kvcmas", variant=3)["color"]
     assert look("kvcmas") != look("kvcmas", variant=1)
     assert len({(look(m)["color"], look(m)["marker"]) for m in METHODS}) == len(METHODS)
+
+
+@pytest.mark.parametrize("q", QUANTITIES.values(), ids=lambda q: q.name)
+def test_a_definition_says_more_than_its_label(q: Quantity) -> None:
+    said, label = (set(re.findall(r"\w+", text.lower())) for text in (q.meaning or q.axis, q.head))
+    assert len(said - label) >= 2
 
 
 class TestProblems:

@@ -71,6 +71,22 @@ def test_tables_of_runs_fit_a_wide_screen(page_file: Path, browser: Any) -> None
     page.close()
 
 
+def test_all_runs_fit_a_wide_screen_and_show_their_commands_whole_when_asked(page_file: Path, browser: Any) -> None:
+    page = browser.new_page(viewport={"width": 1400, "height": 900})
+    page.goto(page_file.as_uri())
+    page.evaluate("document.querySelectorAll('details:has(table)').forEach(d => d.open = true)")
+    box = page.locator(".scroll:has(table[data-name=runs])")
+    assert box.evaluate("e => e.scrollWidth <= e.clientWidth + 1")
+    assert max(row.bounding_box()["height"] for row in box.locator("tbody tr").all()) < 60  # two lines
+    command = box.locator("tbody tr code").first
+    assert not command.is_visible()
+    box.locator("tbody tr summary").first.click()
+    assert command.inner_text().startswith("python -m harness -m +experiment=")
+    assert command.bounding_box()["width"] > 250
+    assert command.evaluate("e => e.scrollWidth <= e.clientWidth")
+    page.close()
+
+
 def test_figures_can_be_read_on_a_small_screen(page_file: Path, browser: Any) -> None:
     page = browser.new_page(viewport={"width": 400, "height": 900})
     page.goto(page_file.as_uri())
