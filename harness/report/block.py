@@ -79,7 +79,7 @@ def blocks(exhibit: Exhibit, runs: Sequence[Run]) -> list[Block]:
     for size in sizes():
         points = exhibit.points(size)
         swept = {key for point in points for key in (*point.options, *point.choices)}
-        for run in runs:
+        for run in sorted(runs, key=lambda run: not run.sound):  # at one point the first counts
             named = asked in run.summary.command.split()
             point = next((p for p in points if belongs(run, p, exhibit, named)), None)
             if point is not None:

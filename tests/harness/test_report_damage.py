@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from report_runs import write_run
+from report_runs import write_experiment, write_run
 
 from harness.folder import ROWS, SUMMARY
 from harness.report.__main__ import main
@@ -196,6 +196,18 @@ class TestCopies:
         assert all(run.sound for run in found.runs)
         where = "/".join(damaged.parts[-3:])
         assert any(line.startswith(f"{where}: damaged, so that") or "a copy of" in line for line in told(found))
+
+    def test_one_whose_provenance_is_lost_gives_way_to_a_sound_one(self, tmp_path: Path) -> None:
+        (exhibit,) = (e for e in exhibits() if e.name == "ablate_rank")
+        sound = write_experiment(tmp_path, "ablate_rank", n=4)[0]
+        damaged = shutil.copytree(sound, tmp_path / "a" / sound.name)
+        (damaged / "provenance.json").unlink()
+        fewer(damaged)
+        found = collect([tmp_path])
+        assert not run_of(found, damaged).sound
+        (block,) = blocks(exhibit, found.runs)
+        assert sound in [placed.run.path for placed in block.each]
+        assert damaged not in [placed.run.path for placed in block.each]
 
     def test_damaged_shards_are_not_put_together(self, tmp_path: Path) -> None:
         folders = [write_run(tmp_path, KVCMAS, n=4, shard=shard) for shard in ("1/2", "2/2")]
