@@ -49,7 +49,7 @@ class Sim:
         file = read(self.costs)
         self._machine(file, self._recipe(file, label))
         sizes = file.models.get(self.model)
-        return Served(sizes.context if sizes is not None else None, VOCAB)
+        return Served(sizes.context if sizes is not None else None, VOCAB, simulated=True)
 
     @contextmanager
     def serve(self, source: Any, method: Method, label: str, seed: int) -> Iterator[SimService]:
