@@ -214,6 +214,19 @@ def test_interrupted(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "interrupted; the same command goes on from here\n"
 
 
+@pytest.mark.parametrize("words", [[], ["-m", "seed=0,1"]])
+@pytest.mark.parametrize("given", ["results_dir=", "results_dir=' '"])
+def test_an_empty_place_is_refused(
+    runs: Runs, words: list[str], given: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An unset variable of the shell; the runs would lie in the root of the file system."""
+    assert main([*words, "method=dense", given]) == 2
+    assert "results_dir=" in (said := capsys.readouterr().err)
+    assert "it is empty; name a folder" in said
+    assert not runs.configs
+    assert not written()
+
+
 def test_sweep(runs: Runs) -> None:
     assert main(["-m", "method.rank=8,16,32,64", "limit=2"]) == 0
     assert [c.method.rank for c in runs.configs] == [8, 16, 32, 64]
