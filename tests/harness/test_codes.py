@@ -27,7 +27,7 @@ LOAD = [
 @pytest.mark.parametrize(("options", "show"), [(SAMPLES, print_run), (LOAD, print_replayed)], ids=["samples", "trace"])
 def test_a_run_that_goes_on_with_other_code(
     options: list[str],
-    show: object,
+    show: Callable[[Path, Console], None],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
