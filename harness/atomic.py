@@ -24,8 +24,10 @@ def replace(path: Path, data: bytes) -> None:
         finally:
             os.close(handle)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:  # writing into an open file does not say which
+            error.filename = str(path)
         raise
     sync_folder(path.parent)
 

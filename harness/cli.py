@@ -58,6 +58,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         register()
         if not _SHOW & set(words):
             words, outcomes.points = expand(words, asked)
+            if asked.multirun and not outcomes.points:
+                from harness.sweep import refuse_values  # imports this
+
+                refuse_values(asked)
         with _arguments(words), _raw_errors():
             hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(Job(outcomes, tuple(words)))()
     except (UserError, HydraException, OmegaConfBaseException, YAMLError, ValueError, OSError) as error:
@@ -136,7 +140,7 @@ class Job:
         try:
             code = _run(cfg, folder)
         except Exception as failure:  # a defect too is told at once, so that a sweep goes on to its next run
-            error = of_disk(failure) or failure
+            error = of_disk(failure, folder) or failure
             known = isinstance(error, UserError)
             if self.outcomes.verbose or not known:
                 traceback.print_exc()

@@ -15,6 +15,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import MISSING, DictConfig, OmegaConf
 
+from harness.errors import UserError
 from harness.identity import Run, identify
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
@@ -120,10 +121,19 @@ def of_run(cfg: DictConfig) -> dict[str, Any]:
 def register() -> None:
     """Make the schema and the resolvers known to Hydra; again and again is harmless.
 
-    ``${kvcmas.run:}`` is the folder of the composed run below ``results_dir``.
+    ``${kvcmas.run:}`` is the folder of the composed run below ``results_dir``, ``${kvcmas.place:<folder>}`` that folder
+    unless it is empty.
     """
     ConfigStore.instance().store(name="schema", node=Config, provider="kvcmas")
     OmegaConf.register_new_resolver("kvcmas.run", lambda _root_: str(_run(_root_).folder), replace=True)
+    OmegaConf.register_new_resolver("kvcmas.place", place, replace=True)
+
+
+def place(results_dir: object) -> str:
+    """The parent of all run folders. Raises UserError where it is empty: runs would lie in the file system's root."""
+    if not str(results_dir).strip():
+        raise UserError(f"results_dir={results_dir}: it is empty; name a folder, or leave the option out")
+    return str(results_dir)
 
 
 def _run(root: DictConfig) -> Run:

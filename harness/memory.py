@@ -227,7 +227,8 @@ def _counts(option: str, text: str | None, default: tuple[int, ...]) -> tuple[in
     except ValueError:
         values = ()
     if not values or min(values) < 1:
-        raise UserError(f"{option}={text}: expected positive integers, such as {','.join(map(str, default or (1,)))}")
+        example = ",".join(str(max(1, value)) for value in default)  # 0: what others ask for
+        raise UserError(f"{option}={text}: expected positive integers, such as {example}")
     return values
 
 

@@ -12,11 +12,14 @@ REFUSALS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, err
 """What a disk says while nothing is wrong with the program."""
 
 
-def of_disk(error: BaseException) -> UserError | None:
-    """The sentence for a disk that is full, read-only or somebody else's; None for any other exception."""
+def of_disk(error: BaseException, place: Path | None = None) -> UserError | None:
+    """The sentence for a disk that is full, read-only or somebody else's; None for any other exception.
+
+    ``place`` is where the work was, for errors that do not say their file: those of writing into one that is open.
+    """
     if not isinstance(error, OSError) or error.errno not in REFUSALS:
         return None
-    where = f" {error.filename}" if error.filename else ""
+    where = f" {error.filename}" if error.filename else f" in {place}" if place is not None else ""
     return UserError(f"cannot write{where} ({error.strerror}); make room, or choose another place, and try again")
 
 

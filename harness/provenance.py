@@ -94,7 +94,8 @@ class DataFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class Session(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One process that worked on a run folder. ``end_utc`` stays None if it was killed."""
+    """One process that worked on a run folder. ``end_utc`` stays None if it was killed; ``rows`` were finished when it
+    began, None where nobody counted them."""
 
     command: str
     start_utc: str
@@ -110,6 +111,7 @@ class Session(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     model: RanModel | None
     data: DataFacts | None
     prompt_sha256: str | None
+    rows: int | None = None
 
 
 class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

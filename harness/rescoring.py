@@ -69,7 +69,8 @@ def rescore(folder: Path, options: Sequence[str], write: bool, words: Sequence[s
         changed=len(changed),
         accuracy_before=accuracy(run.rows),
     )
-    summary = msgspec.structs.replace(summarise(rows, heading_of(run.summary)), rescored=note)
+    kept = run.summary.warnings
+    summary = msgspec.structs.replace(summarise(rows, heading_of(run.summary)), rescored=note, warnings=kept)
     show(run, rows, summary, changed)
     if write:
         prompts = run.provenance.sessions[-1].prompt_sha256 if run.provenance.sessions else None

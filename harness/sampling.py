@@ -11,7 +11,7 @@ from harness.config import Choices
 from harness.provenance import RanModel, collect
 from harness.samples import in_order
 from harness.script import Case
-from harness.store import RunFolder
+from harness.store import Resumed, RunFolder
 from harness.summarise import Heading
 from harness.tasks.base import Executed
 from harness.validate import Parts
@@ -64,12 +64,10 @@ class Sampling:
     def resume(self, stateful: bool) -> tuple[int, Snapshot | None]:
         """How many rows are finished, after those without a state have been dropped, and the state of a ``stateful``
         method after the last of them."""
-        if not self.store.rows or not stateful:
-            return len(self.store.rows), None
-        resumed = self.store.resume_state()
-        if resumed.warning:
-            print(f"warning: {resumed.warning}", file=sys.stderr)
-        return len(self.store.rows) if resumed.snapshot is not None else 0, resumed.snapshot
+        resumed = self.store.resume_state() if self.store.rows and stateful else Resumed(None)
+        for warning in filter(None, (resumed.warning, *self.store.warnings)):
+            print(f"warning: {warning}", file=sys.stderr)
+        return 0 if stateful and resumed.snapshot is None else len(self.store.rows), resumed.snapshot
 
     def note(self, sample_id: str, text: str) -> None:
         """What became of a sample that failed, at length."""

@@ -172,11 +172,13 @@ class Served:
         context: most positions of a prompt with its output; None if nothing limits them.
         vocab: ids below it exist.
         tokenizer: None where ids are never read as text.
+        simulated: its clock is its own, so that a trace may last as long as it likes.
     """
 
     context: int | None
     vocab: int
     tokenizer: Any = None
+    simulated: bool = False
 
 
 @runtime_checkable

@@ -94,6 +94,7 @@ def facts(summary: Summary, found: Serving) -> list[tuple[str, str]]:
         out.append(("learning", f"{seconds(summary.learn_s)} in all; what waits meanwhile has it in its TTFT"))
     if summary.state_bytes is not None:
         out.append(("state", size(summary.state_bytes.total)))
+    out += [("WARNING", warning) for warning in summary.warnings]
     if found.wrong_lengths:
         out.append(("INVALID", f"{found.wrong_lengths} outputs have another length than the trace fixes"))
     return out

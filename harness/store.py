@@ -18,6 +18,7 @@ import msgspec
 
 from harness import atomic
 from harness.claim import claim, held
+from harness.codes import mixture
 from harness.errors import UserError
 from harness.folder import PROVENANCE, ROWS, STATE, SUMMARY, read_provenance, read_rows, read_summary
 from harness.provenance import Provenance, Session, utc_now
@@ -107,9 +108,16 @@ class RunFolder:
 
     def begin(self, session: Session) -> None:
         """Add this process to the provenance, once, before it works on the run."""
+        session = msgspec.structs.replace(session, rows=len(self._rows))
         self._provenance = msgspec.structs.replace(self._provenance, sessions=[*self._provenance.sessions, session])
         atomic.replace_json(self.path / PROVENANCE, self._provenance)
         self._begun = True
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a reader of this run's numbers has to know, once its session has begun; the summary keeps it."""
+        said = mixture(self.path, self._provenance.sessions) if self._begun else None
+        return [] if said is None else [said]
 
     def check_prompts(self, sha256: str) -> None:
         """Rows of one run are made from the same prompts.
@@ -189,6 +197,7 @@ class RunFolder:
             if len(self._rows) > 1:
                 return self._start_over("there is none")
             self._keep(0)  # a kill came before the state of the first row
+            self._anew()
             return Resumed(None)
         if len(self._rows) < state.rows_done:
             return self._start_over(f"it is that after row {state.rows_done}, but {len(self._rows)} rows are left")
@@ -203,7 +212,7 @@ class RunFolder:
         """
         if summary.n != len(self._rows):
             raise ValueError(f"the summary counts {summary.n} rows, {self.path} has {len(self._rows)}")
-        atomic.replace_json(self.path / SUMMARY, summary)
+        atomic.replace_json(self.path / SUMMARY, msgspec.structs.replace(summary, warnings=self.warnings))
         self._complete = True
         self._states().remove()
 
@@ -216,7 +225,16 @@ class RunFolder:
             kept = f"; its {rows} rows are kept in {backup.name}"
         self._rows, self._keys = [], set()
         self._states().remove()
+        self._anew()
         return Resumed(None, f"{self.path} starts over, since the method's saved state cannot be used ({why}){kept}")
+
+    def _anew(self) -> None:
+        """Nothing is left of what earlier sessions wrote."""
+        if self._begun and self._provenance.sessions[-1].rows:
+            *before, last = self._provenance.sessions
+            sessions = [*before, msgspec.structs.replace(last, rows=0)]
+            self._provenance = msgspec.structs.replace(self._provenance, sessions=sessions)
+            atomic.replace_json(self.path / PROVENANCE, self._provenance)
 
     def _keep(self, n: int) -> None:
         """Cut the rows file back to its first ``n`` lines, byte for byte."""

@@ -136,6 +136,7 @@ class Summary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             if nobody had checked.
         rescored: None if the verdicts are those of the run itself.
         serving: of a replayed trace, see :class:`harness.serving.Serving`.
+        warnings: what a reader of the numbers has to know, such as that two codes wrote them; a sentence each.
     """
 
     schema: int
@@ -172,3 +173,4 @@ class Summary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     pass_at_k: dict[str, float] | None = None
     rescored: Rescored | None = None
     serving: Serving | None = None
+    warnings: list[str] = []

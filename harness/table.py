@@ -89,6 +89,8 @@ def _facts(s: Summary) -> Table:
             facts.add_row(Text(f"  {name}"), Text(value))
 
     others = ", ".join(f"{n} {status}" for status, n in s.statuses.items() if n and status is not Status.ok)
+    for warning in s.warnings:
+        add("WARNING", warning)
     add("built from", " ".join(filter(None, (s.built_from, f"(glue: {s.glue})"))))
     add("mode", "teacher-forced: every hop reads what dense would have written" if s.teacher_forcing else NONE)
     add("samples", f"{s.n}, {others or 'all ok'}")

@@ -16,7 +16,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from harness.config import COMPONENTS, MODES, OPTIONAL, Config
+from harness.config import COMPONENTS, MODES, OPTIONAL, Config, place
 from harness.errors import UserError
 from harness.hint import nearest, render
 from harness.shard import Shard
@@ -97,6 +97,10 @@ def _ranges(cfg: DictConfig) -> list[str]:
         found.append(f"early={cfg.early}: expected 0 (nothing apart) or a positive integer")
     if cfg.seed < 0:
         found.append(f"seed={cfg.seed}: expected 0 or a positive integer")
+    try:
+        place(cfg.results_dir)
+    except UserError as error:
+        found.append(str(error))
     if cfg.shard is not None:
         try:
             Shard.parse(str(cfg.shard))

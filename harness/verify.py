@@ -15,15 +15,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from omegaconf import DictConfig
 
 from harness.cli import DEFECT, INTERRUPTED
 from harness.command import attempt, composed, elsewhere
-from harness.config import CONF, Choices
+from harness.config import CONF, GROUPS, Choices, Config
 from harness.errors import UserError
 from harness.explain import CommandLine
+from harness.hint import nearest
 
 FROM_ELSEWHERE = "custom"  # brings no constructor, so that all cannot mean it
 
@@ -49,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             flags = [word for word in words if "=" not in word]
             if flags:
                 raise UserError(f"{flags[0]}: expected options such as model=tiny method=all")
+            _refuse_unknown(words)
             chosen = []
             for name in methods(words):
                 tried.asked = CommandLine((*others(words), f"method={name}"), config_dir=config_dir)
@@ -61,6 +63,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted; methods that were done are stored", file=sys.stderr)
         return INTERRUPTED
     return tried.code
+
+
+def _refuse_unknown(words: Sequence[str]) -> None:
+    known = [*(f.name for f in fields(Config)), *GROUPS, "hydra"]
+    for word in words:
+        option = word.partition("=")[0].partition(".")[0].partition("/")[0].partition("@")[0]
+        if option not in known and not word.startswith(("+", "~")):
+            raise UserError(f"{word}: there is no option {option}, {nearest(option, known)}")
 
 
 def methods(words: Sequence[str]) -> list[str]:

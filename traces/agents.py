@@ -51,7 +51,7 @@ class Agents:
                 raise TraceError(f"{name} must be at least 0, got {getattr(self, name)}")
         for name in ("qps", "burstiness"):
             if not 0 < getattr(self, name) < math.inf:
-                raise TraceError(f"{name} must be positive, got {getattr(self, name)}")
+                raise TraceError(f"{name} must be positive and finite, got {getattr(self, name)}")
         if self.graph not in GRAPHS:
             raise TraceError(f"graph must be one of {', '.join(GRAPHS)}, got {self.graph!r}")
         if self.arrivals not in PROCESSES:
@@ -79,6 +79,9 @@ class Agents:
         calls = self.calls()
         random = np.random.default_rng(self.seed)
         times = arrivals(self.arrivals, self.trajectories, self.qps / len(calls), self.burstiness, random)
+        if not np.isfinite(times).all():
+            burst = f" (burstiness={self.burstiness})" if self.arrivals == "gamma" else ""
+            raise TraceError(f"qps must be larger, got {self.qps}{burst}: calls would arrive at no finite time")
         requests = [r for t, time in enumerate(times.tolist()) for r in self._trajectory(t, time, calls)]
         return Trace(tuple(requests), self.seed, {"generator": "agents", **asdict(self)})
 

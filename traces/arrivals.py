@@ -23,17 +23,20 @@ def arrivals(
 
     Raises:
         TraceError: for another process, or a rate or burstiness that is not positive.
+
+    Times of a rate so small that they overflow are infinite or NaN.
     """
     if not rate > 0 or not burstiness > 0:
         raise TraceError(f"rate and burstiness must be positive, got {rate} and {burstiness}")
-    match process:
-        case "deterministic":
-            return np.arange(count) / rate
-        case "poisson":
-            gaps = random.exponential(1 / rate, count)
-        case "gamma":
-            gaps = random.gamma(burstiness, 1 / (rate * burstiness), count)
-        case _:
-            raise TraceError(f"arrivals must be one of {', '.join(PROCESSES)}, got {process!r}")
-    times: NDArray[np.float64] = np.cumsum(gaps) - gaps[:1].sum()
-    return times
+    with np.errstate(all="ignore"):
+        match process:
+            case "deterministic":
+                return np.arange(count) / rate
+            case "poisson":
+                gaps = random.exponential(np.float64(1) / rate, count)
+            case "gamma":
+                gaps = random.gamma(burstiness, np.float64(1) / (rate * burstiness), count)
+            case _:
+                raise TraceError(f"arrivals must be one of {', '.join(PROCESSES)}, got {process!r}")
+        times: NDArray[np.float64] = np.cumsum(gaps) - gaps[:1].sum()
+        return times

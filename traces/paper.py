@@ -45,6 +45,8 @@ class Paper:
                 raise TraceError(f"{name} must be at least {least}, got {getattr(self, name)}")
         if not 0 < self.qps < math.inf:
             raise TraceError(f"qps must be positive and finite, got {self.qps}")
+        if math.isinf((self.requests - 1) / self.qps):
+            raise TraceError(f"qps must be larger, got {self.qps}: calls would arrive at no finite time")
 
     def trace(self) -> Trace:
         requests = []

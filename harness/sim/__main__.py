@@ -2,7 +2,7 @@
 
 ``python -m harness.sim validate FOLDERS [--costs costs.yaml]``: the same traces simulated, beside what was measured.
 With costs calibrated on the same folders it says how much of the queueing follows from the costs of calls; with others
-it says how well those carry over.
+it says how well those carry over. FOLDERS are run folders, or hold some, such as results/runs/trace.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from harness.folder import read_rows
 from harness.hint import nearest
 from harness.records import Route, Row
 from harness.sim.calibrate import Measured, calibrate, measured
-from harness.sim.costs import CostFile, read, route_cost
+from harness.sim.cost_file import read
+from harness.sim.costs import CostFile, route_cost
+from harness.sim.runs import usable
 from harness.sim.service import VOCAB, Machine, SimService
 from harness.table import columns, seconds
 from harness.traffic.measure import downstream, grouped, spread
@@ -36,12 +38,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run what ``arguments`` ask for; returns the exit code."""
     options = _parser().parse_args(arguments)
     try:
-        runs = measured(options.folders)
+        folders, left_out = usable(options.folders)
+        for why in left_out:
+            print(f"left out: {why}", file=sys.stderr)
+        runs = measured(folders)
         if options.what == "calibrate":
             write(calibrate(runs), options.out)
             print(f"costs: {options.out} (python -m harness task=trace backend=sim backend.costs={options.out} ...)")
         else:
-            print_validation(runs, read(options.costs) if options.costs else calibrate(runs))
+            print_validation(runs, calibrate(runs) if options.costs is None else read(options.costs, "--costs"))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -64,10 +69,17 @@ def simulated(run: Measured, costs: CostFile) -> list[Row]:
     """The rows that a run would have had: its trace and its repeats on simulated calls.
 
     Raises:
-        UserError: if the cost file does not describe the method as measured.
+        UserError: if the cost file does not describe the method as measured, on a model of as many layers.
     """
-    if run.name not in costs.methods or not costs.methods[run.name].phases or costs.layers is None:
-        raise UserError(f"--costs: no measured phases of {run.name}, {nearest(run.name, costs.methods)}")
+    if run.name not in costs.methods:
+        raise UserError(f"--costs: it does not describe {run.name}, {nearest(run.name, costs.methods)}")
+    if not costs.methods[run.name].phases or costs.layers is None:
+        what = f"it describes {run.name} by its work, without measured phases"
+        raise UserError(f"--costs: {what}; give a file that python -m harness.sim calibrate wrote")
+    if costs.layers != run.layers:
+        raise UserError(
+            f"--costs: its layers is {costs.layers}, but {run.folder} ran a model of {run.layers}; give others"
+        )
     recipe = costs.methods[run.name]
     routes = {route: route_cost(recipe, route, None, None) for route in Route}
     machine = Machine("simulation", "as measured", costs.layers, costs.slots, costs.budget, routes)

@@ -11,7 +11,8 @@ from harness.errors import UserError
 from harness.hint import nearest
 from harness.records import Route
 from harness.service import Served
-from harness.sim.costs import CostFile, Recipe, read, route_cost
+from harness.sim.cost_file import read
+from harness.sim.costs import CostFile, Recipe, route_cost
 from harness.sim.service import VOCAB, Machine, SimService
 from methods.base import Method
 
@@ -48,7 +49,7 @@ class Sim:
         file = read(self.costs)
         self._machine(file, self._recipe(file, label))
         sizes = file.models.get(self.model)
-        return Served(sizes.context if sizes is not None else None, VOCAB)
+        return Served(sizes.context if sizes is not None else None, VOCAB, simulated=True)
 
     @contextmanager
     def serve(self, source: Any, method: Method, label: str, seed: int) -> Iterator[SimService]:
@@ -67,8 +68,13 @@ class Sim:
     def _machine(self, file: CostFile, recipe: Recipe) -> Machine:
         slots = self.slots or file.slots
         if recipe.phases:
-            if Route.dense not in recipe.phases or file.layers is None:
-                raise UserError(f"backend.costs={self.costs}: measured phases need those of dense hops, and layers")
+            assert file.layers is not None  # or it would not have been read
+            stated = file.models.get(self.model)
+            if stated is not None and stated.layers != file.layers:
+                raise UserError(
+                    f"backend.costs={self.costs}: phases were measured on a model of layers={file.layers}, but "
+                    f"backend.model={self.model} has {stated.layers} there; mend the one that is wrong"
+                )
             routes = {route: route_cost(recipe, route, None, None) for route in Route}
             label = f"simulation, costs {self.costs} (measured)"
             return Machine(label, "as measured", file.layers, slots, file.budget, routes)

@@ -20,20 +20,13 @@ from omegaconf import OmegaConf
 from scipy.optimize import nnls
 
 from harness.errors import UserError
-from harness.folder import CONFIG, read_rows, read_summary
+from harness.folder import CONFIG
 from harness.records import HopRecord, Route
-from harness.sim.costs import BUDGET, PHASES, CostFile, Linear, Recipe, RouteCost, Work
+from harness.sim.costs import BUDGET, PHASES, TERMS, CostFile, Linear, Recipe, RouteCost, Work
+from harness.sim.runs import ran
 from harness.traffic.plan import Plan, plan
+from harness.traffic.pool import Measured as Ran
 from harness.traffic.run import made
-
-TERMS = {
-    "match": ("fixed", "reused"),
-    "assemble": ("fixed", "reused"),
-    "prefill": ("fixed", "computed", "attended"),
-    "decode": ("decoded", "context"),
-    "learn": ("fixed", "shared"),
-    "encode": ("encoded", "encoded_attended"),
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,15 +53,12 @@ def measured(folders: Sequence[Path]) -> list[Measured]:
     Raises:
         UserError: for a folder that holds no complete run of a trace, or a simulated one.
     """
+    runs = [ran(folder) for folder in folders]
     configs = [_config(folder) for folder in folders]
-    variants: dict[str, set[str]] = {}
-    labels = [_label(folder) for folder in folders]
-    for label, config in zip(labels, configs, strict=True):
-        variants.setdefault(label, set()).add(_hash(config["method"]))
-    return [
-        _measured(folder, f"{label}-{_hash(config['method'])}" if len(variants[label]) > 1 else label, config)
-        for folder, label, config in zip(folders, labels, configs, strict=True)
-    ]
+    labels, hashes = [run.summary.method for run in runs], [_hash(config["method"]) for config in configs]
+    variants = {label: {h for other, h in zip(labels, hashes, strict=True) if other == label} for label in labels}
+    names = [f"{o}-{h}" if len(variants[o]) > 1 else o for o, h in zip(labels, hashes, strict=True)]
+    return [_measured(*each) for each in zip(runs, names, configs, strict=True)]
 
 
 def calibrate(runs: Sequence[Measured]) -> CostFile:
@@ -153,41 +143,26 @@ def _mean(values: Sequence[float], empty: float = 0.0) -> float:
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    summary = read_summary(folder)
-    if summary is None or summary.serving is None or summary.serving.simulated:
-        raise UserError(f"{folder} holds no complete run of task=trace that really ran; give others")
     whole = OmegaConf.to_container(OmegaConf.load(folder / CONFIG))
-    assert isinstance(whole, dict)
+    assert isinstance(whole, dict)  # or the run would not have been read
     return {str(k): v for k, v in whole.items()}
-
-
-def _label(folder: Path) -> str:
-    summary = read_summary(folder)
-    assert summary is not None
-    return summary.method
 
 
 def _hash(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:6]
 
 
-def _measured(folder: Path, name: str, config: dict[str, Any]) -> Measured:
+def _measured(run: Ran, name: str, config: dict[str, Any]) -> Measured:
     planned = plan(made(instantiate(config["trace"])), config["task"]["warmup"], config["limit"])
-    summary = read_summary(folder)
-    assert summary is not None
     roles = {}
     for trajectory in planned.trajectories:
         for call in trajectory.calls:
             first = call.request.pieces[0]
             roles[str(trajectory.id), call.request.hop] = first.tokens if first.kind == "private" else 0
-    read = read_rows(folder)
-    if read.torn:
-        raise UserError(f"{folder}/rows.jsonl ends in the middle of a row; complete the run first, or leave it out")
-    hops = [(hop, roles[row.sample_id, hop.index]) for row in read.rows if row.completed for hop in row.hops]
+    hops = [(hop, roles[row.sample_id, hop.index]) for row in run.rows if row.completed for hop in row.hops]
     if not hops:
-        raise UserError(f"{folder} has no trajectory that ran to its end, there is nothing to calibrate on")
-    assert summary.serving is not None
-    engine = summary.serving.repeats[0].engine
+        raise UserError(f"{run.folder} has no trajectory that ran to its end, there is nothing to calibrate on")
+    layers, engine = run.summary.layers, run.serving.repeats[0].engine
     return Measured(
-        folder, name, config, planned, summary.layers, engine.slots or 1, engine.step_tokens or BUDGET, tuple(hops)
+        run.folder, name, config, planned, layers, engine.slots or 1, engine.step_tokens or BUDGET, tuple(hops)
     )

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
-from harness.errors import UserError
-from harness.hint import nearest
 from harness.records import Phases, Route
 
-FOLDER, PREFIX = Path(__file__).parent.parent / "data", "costs_"
 PHASES = ("match", "assemble", "prefill", "decode", "learn", "encode")
+TERMS = {
+    "match": ("fixed", "reused"),
+    "assemble": ("fixed", "reused"),
+    "prefill": ("fixed", "computed", "attended"),
+    "decode": ("decoded", "context"),
+    "learn": ("fixed", "shared"),
+    "encode": ("encoded", "encoded_attended"),
+}
+"""What the seconds of a measured phase depend on."""
 BUDGET = 8192  # tokens of a step, where none is said
+
+Rate = Annotated[float, msgspec.Meta(gt=0)]
+Layers = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +117,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         match, assemble: of reuse, per token reused.
         learn_refused, learn_reuse: of hops that could have reused and ran dense, and of those that reused, per token of
             shared spans; a first hop teaches nothing.
-        phases: by route, measured seconds instead of all efforts; a route that is missing costs what ``dense`` does.
+        phases: by route, measured seconds instead of all efforts; of every route that the method takes.
     """
 
     reuse: Literal["nothing", "prefix", "spans"] = "nothing"
@@ -143,19 +148,19 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 class Hardware(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Effective rates. ``floor_s`` is the least that a prefill takes; ``memory_bytes`` limits caches."""
 
-    flop_s: float
-    bytes_s: float
-    memory_bytes: float
+    flop_s: Rate
+    bytes_s: Rate
+    memory_bytes: Rate
     floor_s: float = 0.0
 
 
 class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Sizes. A token costs 2 x ``params`` FLOP and ``attended_flop`` per row that it attends to, over all layers."""
 
-    params: float
-    layers: int
+    params: Rate
+    layers: Layers
     attended_flop: float
-    kv_bytes: float
+    kv_bytes: Rate
     weight_bytes: float
     context: int | None = None
 
@@ -177,29 +182,12 @@ class CostFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     budget: int = BUDGET
     hardware: dict[str, Hardware] = {}
     models: dict[str, Model] = {}
-    layers: int | None = None
+    layers: Layers | None = None
     methods: dict[str, Recipe]
 
     def __post_init__(self) -> None:
         if self.slots < 1 or self.budget < 1:
             raise ValueError(f"slots and budget must be at least 1, got {self.slots} and {self.budget}")
-
-
-def read(name: str) -> CostFile:
-    """The cost file called ``name``: ``authors``, ``ours``, or a path.
-
-    Raises:
-        UserError: if there is none, or it is not as :class:`CostFile` says.
-    """
-    known = sorted(path.stem.removeprefix(PREFIX) for path in FOLDER.glob(f"{PREFIX}*.yaml"))
-    path = FOLDER / f"{PREFIX}{name}.yaml" if name in known else Path(name).expanduser()
-    if not path.is_file():
-        raise UserError(f"backend.costs={name}: there is no such cost file, {nearest(name, known)} (or give a path)")
-    try:
-        plain: Any = OmegaConf.to_container(OmegaConf.load(path))
-        return msgspec.convert(plain, CostFile)
-    except (msgspec.ValidationError, OmegaConfBaseException, YAMLError, OSError) as error:
-        raise UserError(f"{path} is no cost file: {' '.join(str(error).split())}") from error
 
 
 def route_cost(recipe: Recipe, route: Route, hardware: Hardware | None, model: Model | None) -> RouteCost:

@@ -1,6 +1,12 @@
-"""The repeats of a trace's replay, each recorded when it has ended: an interrupted one starts again."""
+"""The repeats of a trace's replay, each recorded when it has ended.
+
+Every repeat begins with cold caches and empty pools, and what is due in it depends on what was served before. One that
+was interrupted therefore starts again: its rows are dropped, with a line that says so.
+"""
 
 from __future__ import annotations
+
+import sys
 
 import msgspec
 
@@ -25,10 +31,18 @@ class Passes:
         self.store, self.planned, self.words, self.service, self.decode = store, planned, words, service, decode
         self.file = store.path / REPEATS
         self.finished = self._read()
-        store.keep(sum(r.rows for r in self.finished))
+        whole = sum(r.rows for r in self.finished)
+        self.dropped = len(store.rows) - whole
+        store.keep(whole)
 
     def run(self, repeats: int, title: str) -> None:
         per_repeat = len(self.planned.measured)
+        if self.dropped:
+            print(
+                f"repeat {len(self.finished)} was interrupted and runs again from its start, where caches have to be "
+                f"cold; its {self.dropped} finished rows in {self.store.path} are dropped",
+                file=sys.stderr,
+            )
         with counted(title, repeats * per_repeat, len(self.finished) * per_repeat) as advance:
             for repeat in range(len(self.finished), repeats):
                 self.service.reset(repeat)

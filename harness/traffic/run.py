@@ -1,12 +1,14 @@
 """One run of ``task=trace``: check everything, hold the folder, open the service, replay, sum up.
 
-A repeat cannot be taken up in its middle, since what is due depends on what was served before: rows of a repeat that
-was killed are dropped, and it starts again. Finished repeats stand in ``repeats.json``.
+A repeat cannot be taken up in its middle, since what is due depends on what was served before, and since caches and
+pools must be cold where it begins: rows of a repeat that was killed are dropped, which is told, and it starts again. An
+engine runs at real time: a repeat lasts at least as long as its arrivals. Finished repeats stand in ``repeats.json``.
 """
 
 from __future__ import annotations
 
 import hashlib
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from harness.store import RunFolder
 from harness.summarise import Heading, summarise
 from harness.summary import Summary
 from harness.tasks.trace import TraceTask
+from harness.traffic.duration import check_duration, lasts_s, told
 from harness.traffic.measure import serving
 from harness.traffic.passes import Passes
 from harness.traffic.plan import Plan, ids_of, plan
@@ -63,6 +66,8 @@ def replay(cfg: DictConfig, names: Choices, folder: Path) -> int:
     planned = plan(made(parts.trace), task.warmup, cfg.limit)
     served = server.check(parts.model, parts.method, names.method, seed)
     check_context(planned, served.context)
+    if not served.simulated:
+        check_duration(planned, cfg.trace)
     if profile is not None:
         profile.check(str(cfg.method.profile), parts.model.facts(), [])
     words = text(task.source if served.tokenizer else RANDOM, served.tokenizer, served.vocab, planned.trace.seed)
@@ -74,6 +79,11 @@ def replay(cfg: DictConfig, names: Choices, folder: Path) -> int:
             passes = Passes(store, planned, words, service, _decode(served))
             session = collect(service.model, _data(planned, parts, prompts), prompts)
             store.begin(session)
+            for warning in store.warnings:
+                print(f"warning: {warning}", file=sys.stderr)
+            if not served.simulated:
+                left = int(cfg.repeats) - len(passes.finished)
+                print(f"calls arrive over {told(lasts_s(planned))} of real time, {left} x", file=sys.stderr)
             passes.run(int(cfg.repeats), f"{names.method} on {planned.trace.made_by.get('generator', 'trace')}")
             heading = _heading(cfg, names, service, session.command)
             store.finish(_summary(store.rows, passes.finished, heading, planned, task, service))

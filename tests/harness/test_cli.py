@@ -214,6 +214,19 @@ def test_interrupted(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "interrupted; the same command goes on from here\n"
 
 
+@pytest.mark.parametrize("words", [[], ["-m", "seed=0,1"]])
+@pytest.mark.parametrize("given", ["results_dir=", "results_dir=' '"])
+def test_an_empty_place_is_refused(
+    runs: Runs, words: list[str], given: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An unset variable of the shell; the runs would lie in the root of the file system."""
+    assert main([*words, "method=dense", given]) == 2
+    assert "results_dir=" in (said := capsys.readouterr().err)
+    assert "it is empty; name a folder" in said
+    assert not runs.configs
+    assert not written()
+
+
 def test_sweep(runs: Runs) -> None:
     assert main(["-m", "method.rank=8,16,32,64", "limit=2"]) == 0
     assert [c.method.rank for c in runs.configs] == [8, 16, 32, 64]
@@ -228,13 +241,30 @@ def test_sweep_flag_may_stand_anywhere(runs: Runs) -> None:
 
 
 def test_sweep_goes_on_after_a_failure(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["-m", "method.rank=8,0,x,16"]) == 2
-    assert [c.method.rank for c in runs.configs] == [8, 16]
+    def behave(cfg: DictConfig) -> int:
+        if cfg.method.rank in (4, 5):
+            raise UserError(f"no room for {cfg.method.rank}")
+        return 0
+
+    runs.behave = behave
+    assert main(["-m", "method.rank=8,4,5,16"]) == 2
+    assert [c.method.rank for c in runs.configs] == [8, 4, 5, 16]
     err = capsys.readouterr().err.splitlines()
-    assert err[0].startswith("error: [method.rank=0] method.rank=0: rank must be at least 1")
-    assert err[1] == "error: [method.rank=x] method.rank=x: expected an integer"
+    assert err[0] == "error: [method.rank=4] no room for 4"
+    assert err[1] == "error: [method.rank=5] no room for 5"
     assert err[2] == "error: 2 of 4 runs failed, see above"
     assert len([f for f in written() if "kvcmas-" in f]) == 2
+
+
+def test_values_that_no_run_can_have_are_refused_before_the_first(
+    runs: Runs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["-m", "method.rank=8,0,x,16", "seed=0,1"]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("error: method.rank=0: rank must be at least 1")
+    assert said.endswith("; method.rank=x: expected an integer")
+    assert not runs.configs
+    assert not written()
 
 
 def test_sweep_goes_on_after_a_defect(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:

@@ -142,6 +142,7 @@ def test_the_command_prints_both_tables_and_writes_one(tmp_path: Path, capsys: p
     ("word", "said"),
     [
         ("pool=0", "pool=0: expected positive integers"),
+        ("requests=-1", "requests=-1: expected positive integers, such as 1\n"),
         ("shared=2k", "shared=2k: expected positive integers"),
         ("dtype=float8", "dtype=float8"),
         ("out=table.txt", "ends in .csv"),

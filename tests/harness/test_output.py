@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from harness import atomic
 from harness.claim import held
 from harness.cli import main
 from harness.errors import UserError
@@ -97,10 +98,23 @@ def test_a_full_disk_ends_a_run_with_a_sentence_and_keeps_its_rows(
     words = ["model=tiny", "method=dense", "limit=2", "workflow.max_new_tokens=1", "tracking=none"]
     assert main(words) == 2
     said = capsys.readouterr().err
-    assert "error: cannot write (No space left on device)" in said
+    (folder,) = Path("results/runs/gsm8k").resolve().iterdir()
+    assert f"error: cannot write in {folder} (No space left on device)" in said
     assert "Traceback" not in said
     (rows,) = Path("results/runs/gsm8k").glob("*/rows.jsonl")
     assert len(rows.read_text().splitlines()) == 1
+
+
+def test_a_full_disk_is_named_where_a_file_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(handle: int, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(atomic, "write", full)
+    with pytest.raises(OSError, match="No space") as raised:
+        atomic.replace(tmp_path / "summary.json", b"{}")
+    said = of_disk(raised.value)
+    assert said is not None
+    assert f"cannot write {tmp_path / 'summary.json'} (No space left on device)" in str(said)
 
 
 def test_a_run_folder_that_cannot_be_locked(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from torch import Tensor
@@ -230,6 +231,76 @@ def test_sessions_add_up_and_end(tmp_path: Path) -> None:
     assert found is not None
     assert [s.command.split()[-1] for s in found.sessions] == ["one", "two"]
     assert all(s.end_utc is not None and s.end_utc >= s.start_utc for s in found.sessions)
+
+
+def session(sha: str, dirty: str | None = None) -> provenance.Session:
+    found = provenance.collect(argv=["x"])
+    return msgspec.structs.replace(found, git=provenance.Git(sha, dirty is not None, dirty))
+
+
+def test_rows_of_two_codes_are_told_until_the_end(tmp_path: Path) -> None:
+    with opened(tmp_path) as folder:
+        folder.begin(session("a" * 40))
+        folder.append(row(0))
+        assert folder.warnings == []
+    with opened(tmp_path) as folder:  # the same code
+        folder.begin(session("a" * 40))
+        assert folder.warnings == []
+    with opened(tmp_path) as folder:  # changed, but it wrote nothing
+        folder.begin(session("a" * 40, "c0ffee" * 10))
+        (said,) = folder.warnings
+        assert str(tmp_path) in said
+        assert "by other code (aaaaaaaaaaaa) than those that follow (aaaaaaaaaaaa with changes c0ffee)" in said
+        assert "delete that folder or set another results_dir" in said
+    with opened(tmp_path) as folder:
+        folder.begin(session("a" * 40))
+        assert folder.warnings == []
+    for number in (1, 2):  # changed, and stays so
+        with opened(tmp_path) as folder:
+            folder.begin(session("b" * 40))
+            folder.append(row(number))
+            (said,) = folder.warnings
+    with opened(tmp_path) as folder:
+        folder.begin(session("b" * 40))
+        folder.finish(summarise(folder.rows, HEADING))
+    summary = read_summary(tmp_path)
+    assert summary is not None
+    assert summary.warnings == [said]
+
+
+def test_what_was_started_over_mixes_nothing(tmp_path: Path) -> None:
+    for sha in "ab":
+        with opened(tmp_path) as folder:
+            folder.begin(session(sha * 40))
+            assert bool(folder.warnings) == (sha == "b")
+            if sha == "b":
+                assert folder.resume_state().snapshot is None
+                assert folder.warnings == []
+            for number in range(2):
+                folder.append(row(number))
+    with opened(tmp_path) as folder:
+        folder.begin(session("b" * 40))
+        assert folder.warnings == []
+
+
+def test_provenance_and_summaries_from_before_can_be_read(tmp_path: Path) -> None:
+    with opened(tmp_path) as folder:
+        folder.begin(session("a" * 40))
+        folder.append(row(0))
+        folder.finish(summarise(folder.rows, HEADING))
+    for name, drop in (("provenance.json", "rows"), ("summary.json", "warnings")):
+        whole = json.loads((tmp_path / name).read_text())
+        del (whole["sessions"][0] if "sessions" in whole else whole)[drop]
+        (tmp_path / name).write_text(json.dumps(whole))
+    before, summary = read_provenance(tmp_path), read_summary(tmp_path)
+    assert before is not None
+    assert before.sessions[0].rows is None
+    assert summary is not None
+    assert summary.warnings == []
+    (tmp_path / "summary.json").unlink()
+    with opened(tmp_path) as folder:
+        folder.begin(session("b" * 40))
+        assert len(folder.warnings) == 1  # who wrote the row is not known, so the session there was
 
 
 HOLD = """

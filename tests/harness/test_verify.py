@@ -256,6 +256,7 @@ def test_a_run_says_whether_its_method_was_verified(everything: Told) -> None:
         (["method=drodspeak"], "did you mean droidspeak?"),
         (["method=epic,"], "a name is empty"),
         (["method.k=3"], "method is given 0 times"),
+        (["methd=dense"], "error: methd=dense: there is no option methd, did you mean method?"),
         (["method=epic", "method=dense"], "method is given 2 times"),
         (["method=epic", "fast"], "fast: expected options"),
         (["method=epic", "method.k=-1"], "k must be at least 0"),

@@ -284,6 +284,11 @@ def test_damaged_requests_are_named(
         ("agents --rounds 2", "needs graph=loop"),
         ("agents --graph star", "graph must be one of"),
         ("agents --qps 0", "qps must be positive"),
+        ("agents --qps inf", "qps must be positive and finite, got inf\n"),
+        ("agents --qps 1e-320", "error: qps must be larger, got 1e-320: calls would arrive at no finite time\n"),
+        ("agents --arrivals deterministic --qps 1e-308", "qps must be larger, got 1e-308"),
+        ("agents --arrivals gamma --burstiness 1e-320", "got 1.0 (burstiness=1e-320): calls would"),
+        ("paper --qps 1e-320", "error: qps must be larger, got 1e-320"),
         ("agents --arrivals never", "arrivals must be one of"),
         ("agents --shared-tokens 0", "shared_tokens must be at least 1"),
         ("agents --seed -1", "seed must be at least 0, got -1"),
@@ -293,6 +298,7 @@ def test_damaged_requests_are_named(
         ("paper --requests 0", "requests must be at least 1, got 0\n"),
     ],
 )
+@pytest.mark.filterwarnings("error")
 def test_bad_options_are_one_sentence(
     words: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

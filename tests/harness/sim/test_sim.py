@@ -13,10 +13,11 @@ from harness.cli import main
 from harness.errors import UserError
 from harness.records import Phases, Route, Row
 from harness.sim.__main__ import main as sim
-from harness.sim.__main__ import simulated
+from harness.sim.__main__ import simulated, write
 from harness.sim.backend import Sim
 from harness.sim.calibrate import calibrate, measured
-from harness.sim.costs import CostFile, Effort, Linear, Recipe, RouteCost, Work, read
+from harness.sim.cost_file import read
+from harness.sim.costs import CostFile, Effort, Linear, Recipe, RouteCost, Work
 from harness.sim.service import Machine, SimService
 from harness.tasks.trace import TraceTask
 from harness.traffic.plan import plan
@@ -192,6 +193,28 @@ def test_costs_from_measured_runs(tmp_path: Path, capsys: pytest.CaptureFixture[
     folder = next((tmp_path / "s").glob("*/*"))
     with pytest.raises(UserError, match="that really ran"):
         measured([folder])
+    capsys.readouterr()
+    assert sim(["calibrate", str(tmp_path), "--out", str(tmp_path / "d.yaml")]) == 0  # a parent of them all
+    assert capsys.readouterr().err == f"left out: {folder} is a simulation; give runs of task=trace that really ran\n"
+    assert read(str(tmp_path / "d.yaml")).methods.keys() == costs.methods.keys()
+    assert sim(["calibrate", str(tmp_path / "s")]) == 2
+    assert "none of the runs can be used" in capsys.readouterr().err
+    others = tmp_path / "o.yaml"
+    described, ours = msgspec.structs.replace(kvcmas, phases={}), read("ours")
+    mixed = msgspec.structs.replace(ours, layers=costs.layers, methods={"dense": dense, "kvcmas": described})
+    for changed, says in (
+        (msgspec.structs.replace(costs, layers=99), "its layers is 99, but"),
+        (msgspec.structs.replace(costs, methods={"dense": dense}), "it does not describe kvcmas, valid here: dense"),
+        (mixed, "it describes kvcmas by its work, without measured phases; give"),
+    ):
+        write(changed, others)
+        assert sim(["validate", *map(str, folders), "--costs", str(others)]) == 2
+        assert f"error: --costs: {says}" in capsys.readouterr().err
+    rows = folders[0] / "rows.jsonl"
+    rows.write_bytes(b"".join(rows.read_bytes().splitlines(keepends=True)[:-1]))
+    for what in ("calibrate", "validate"):
+        assert sim([what, str(folders[0])]) == 2
+        assert "rows.jsonl has 2 whole rows and summary.json counts 3" in capsys.readouterr().err
 
 
 def test_fits_find_what_made_the_times() -> None:
@@ -227,6 +250,94 @@ def test_a_broken_cost_file_is_named(yaml: str, says: str, tmp_path: Path) -> No
     path.write_text(yaml)
     with pytest.raises(UserError, match=says):
         read(str(path))
+
+
+EVERY = RouteCost(prefill=Linear(fixed_s=0.25, computed_s=1e-3))
+MADE = CostFile(about="by hand", layers=2, methods={"dense": Recipe(phases={Route.dense: EVERY})})
+
+
+def test_a_measured_cost_file_that_is_cut_anywhere_is_refused(tmp_path: Path) -> None:
+    """Or says all the same: its last lines are numbers that no fit has and that are 0."""
+    whole, path = tmp_path / "w.yaml", tmp_path / "c.yaml"
+    write(MADE, whole)
+    assert read(str(whole)) == MADE
+    text = whole.read_bytes()
+    for end in range(text.index(b"encoded_attended_s: 0.0\n        ", text.index(b"encode:"))):
+        path.write_bytes(text[:end])
+        with pytest.raises(UserError, match=r"c\.yaml is no cost file"):
+            read(str(path))
+    path.write_bytes(text[: text.rindex(b"          decoded_s")])
+    assert read(str(path)) == MADE
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("fixed_s: 0.25", "fixed_s: -0.25", "methods.dense.phases.dense.prefill.fixed_s is -0.25, expected seconds"),
+        ("fixed_s: 0.25", "fixed_s: 1e308", "methods.dense.phases.dense.prefill.fixed_s is 1e.308, expected seconds"),
+        ("fixed_s: 0.25", "fixed_s: .nan", "prefill.fixed_s is nan, expected seconds from 0 to 1000000"),
+        ("        decode:\n", "        decoed:\n", "decoed"),
+        ("          fixed_s: 0.25\n", "", "methods.dense.phases.dense.prefill has no fixed_s"),
+        ("layers: 2", "layers: null", "it has no layers, which the measured phases of dense need"),
+        ("layers: 2", "layers: -2", "layers is -2|Expected `int` >= 1"),
+        ("reuse: nothing", "reuse: spans", "methods.dense.phases has no reuse, a route that dense takes"),
+        ("refused: 0.0", "refused: .inf", "refused must be from 0 to 1"),
+        ("needs: 0", "needs: -1", "needs and encodes at least 0"),
+    ],
+)
+def test_a_measured_cost_file_names_what_is_wrong(old: str, new: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    write(MADE, path)
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(UserError, match=f"c.yaml is no cost file: .*({says})"):
+        read(str(path))
+
+
+@pytest.mark.parametrize("value", ["-1.0", "1e999", "0.0"])
+def test_rates_that_cannot_be(value: str, tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(f"about: x\nhardware: {{h: {{flop_s: {value}, bytes_s: 1.0, memory_bytes: 1.0}}}}\nmethods: {{}}\n")
+    with pytest.raises(UserError, match="flop_s"):
+        read(str(path))
+
+
+def test_a_cost_file_that_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_bytes(bytes(range(256)))
+    with pytest.raises(UserError, match=r"c.yaml is no cost file: it is no text .*calibrate writes"):
+        read(str(path))
+
+
+def test_measured_phases_of_another_model(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    write(msgspec.structs.replace(MADE, models=read("ours").models), path)
+    with pytest.raises(UserError, match=r"layers=2, but backend.model=llama31_8b has 32"):
+        Sim(costs=str(path)).check(None, DenseMethod(), "dense", 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["calibrate", "nowhere"], "error: nowhere: there is no such folder"),
+        (["calibrate", "file"], "error: file: this is a file; give the folder of a run"),
+        (["calibrate", "empty"], "error: empty: there is no run in it or below it"),
+    ],
+)
+def test_places_without_runs(
+    words: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert sim(words) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["", " "])
+def test_an_empty_name_is_no_cost_file(name: str) -> None:
+    with pytest.raises(UserError, match=f"--costs={name}: expected the name of a cost file, one of authors, ours"):
+        read(name, "--costs")
 
 
 def test_presets_can_be_read_and_written() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from harness.folder import read_rows, read_summary
 from harness.records import Status
 from harness.report.serving import main as draw
 from harness.traffic import passes as module
+from harness.traffic.duration import told
 from harness.traffic.replay import Outcome
 from harness.traffic.rows import row
 from traces.agents import Agents
@@ -48,7 +50,11 @@ def test_a_run_and_what_stays_of_one_that_was_interrupted(
     folder = only(tmp_path)
     before = (folder / "rows.jsonl").read_bytes()
     assert before.count(b"\n") == 3  # repeat 0 as a whole, and one row of repeat 1
+    capsys.readouterr()
     assert main(words) == 0
+    err = capsys.readouterr().err
+    assert "repeat 1 was interrupted and runs again from its start, where caches have to be cold; its 1 finished" in err
+    assert " of real time, 1 x" in err
     after = read_rows(folder).rows
     assert [r.repeat for r in after] == [0, 0, 1, 1]
     assert (folder / "rows.jsonl").read_bytes().startswith(b"".join(before.splitlines(keepends=True)[:2]))
@@ -142,6 +148,8 @@ def file(tmp_path: Path) -> Callable[[str], Path]:
         ("duplicates=0.5", "leave duplicates at 0"),
         ("trace.trajectories=4", "task.warmup=4: the trace has 4 trajectories"),
         ("trace.shared_tokens=5000", "the model's context is 4096; shorten the trace"),
+        ("trace.qps=1e-9", "trace.qps=1e-09: the last call arrives after "),
+        ("trace=paper trace.qps=1e-300 trace.shared=64", "trace.qps=1e-300: the last call arrives after"),
         ("task.slo_ttft_s=0", "slo_ttft_s must be positive"),
         ("task.source=nowhere.txt", "task.source=nowhere.txt: cannot be read"),
         ("backend=sim method=epic", "backend.costs=ours does not describe it"),
@@ -161,6 +169,30 @@ def test_refused_before_anything_loads(
     assert main([*task, "model=tiny", "tracking=none", *words.split(), f"results_dir={tmp_path / 'r'}"]) == 2
     assert says in capsys.readouterr().err
     assert not list(tmp_path.glob("r/*/*"))
+
+
+def test_a_trace_that_never_ends_is_refused_with_its_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from harness.backends.hf_tiny import Tiny
+
+    monkeypatch.setattr(Tiny, "load", lambda self: pytest.fail("the model was loaded"))
+    path = tmp_path / "t.jsonl"
+    made = Agents(trajectories=3, agents=2, shared_tokens=24, system_tokens=8, output_tokens=3, qps=50).trace()
+    last = made.requests[-2:]
+    late = tuple(replace(r, arrival_s=1e300) for r in last)
+    replace(made, requests=(*made.requests[:-2], *late)).write(path)
+    words = ["task=trace", "model=tiny", "tracking=none", "task.warmup=1", "trace=file", f"trace.path={path}"]
+    assert main([*words, f"results_dir={tmp_path}/r"]) == 2
+    assert f"trace.path={path}: request {last[0].id} arrives 1.16e+295 days after" in capsys.readouterr().err
+    assert main([*words, "method=dense", "backend=sim", f"results_dir={tmp_path}/s"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0.0, "0 s"), (119.0, "119 s"), (120.0, "2 min"), (7200.0, "2 h"), (2592000.0, "30 days")]
+)
+def test_durations(seconds: float, said: str) -> None:
+    assert told(seconds) == said
 
 
 def test_a_broken_line_is_named(
