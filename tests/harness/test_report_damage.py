@@ -8,10 +8,11 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from report_runs import write_experiment, write_run
 
-from harness.folder import ROWS, SUMMARY
+from harness.folder import ROWS, SUMMARY, read_summary
 from harness.report.__main__ import main
 from harness.report.block import blocks
 from harness.report.collect import Collected, collect
@@ -112,6 +113,15 @@ def test_an_interrupted_rescore_has_its_remedy(runs: Path) -> None:
     wrong(folder)
     (line,) = told(collect([runs]))
     assert f"python -m harness.rescore {'/'.join(folder.parts[-3:])} --write" in line
+
+
+def test_what_a_run_says_of_itself_is_told(runs: Path) -> None:
+    (folder,) = (runs / "gsm8k").iterdir()
+    summary = read_summary(folder)
+    assert summary is not None
+    said = msgspec.structs.replace(summary, warnings=["two codes wrote its rows"])
+    (folder / SUMMARY).write_bytes(msgspec.json.encode(said))
+    assert any("two codes wrote its rows" in line for line in told(collect([runs])))
 
 
 def test_how_rows_ended_is_counted_again(runs: Path) -> None:
