@@ -147,7 +147,9 @@ def _range(x: Tensor, start: Tensor, power_iterations: int, ordered: bool, out: 
         out.right.copy_(right)
         out.energy.copy_(right.square().sum(-1))
         return
-    energy, turn = torch.linalg.eigh(right @ right.mT)
+    # In fp32 the squares of small deltas underflow, on which some LAPACK builds give up.
+    spread, basis = torch.linalg.eigh((wide := right.double()) @ wide.mT)
+    energy, turn = spread.float(), basis.float()
     turn = turn.flip(-1)[..., :kept]
     torch.matmul(first, second @ turn, out=out.left)
     torch.matmul(turn.mT, right, out=out.right)

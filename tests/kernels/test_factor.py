@@ -156,3 +156,14 @@ def test_names_the_argument_that_does_not_fit(name: str, change: dict[str, objec
         factorise_joint(torch.zeros(1, 5, 6), torch.zeros(1, 5, 7), 2, seed=0)
     with pytest.raises(ValueError, match=r"^balance"):
         factorise_joint(torch.zeros(1, 5, 6), torch.zeros(1, 5, 6), 2, seed=0, balance=0.0)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 1e-6, 1e-9, 1e-15])
+def test_small_deltas_of_low_rank_do_not_underflow(scale: float) -> None:
+    """Squares of entries below 1e-19 are no normal fp32 numbers; LAPACK's eigensolver gave up or said nan on some."""
+    for seed in range(60):
+        draw = torch.Generator().manual_seed(seed)
+        x = scale * torch.randn(3, 20, 2, generator=draw) @ torch.randn(3, 2, 32, generator=draw)
+        x[1, 2:] *= 0 if seed % 2 else 1e-6
+        found = factorise(x, 4, seed=0)
+        assert (found.left @ found.right - x).norm() < 1e-4 * x.norm(), seed
