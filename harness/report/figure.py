@@ -170,7 +170,8 @@ def _scale(axes: Any, which: str, values: Sequence[float], ticks: bool) -> None:
     positive = [v for v in values if v > 0]
     wide = len(positive) == len(values) > 1 and max(positive) > LOG_SPAN * min(positive)
     if wide:
-        logarithmic(axes, which, narrow=max(positive) < 100 * min(positive))
+        room = 100 if which == "y" else 10  # labels side by side need more of it than labels above each other
+        logarithmic(axes, which, narrow=max(positive) < room * min(positive))
     known = sorted(set(values))
     if ticks and 1 <= len(known) <= 7:
         getattr(axes, f"set_{which}ticks")(known, [f"{v:g}" for v in known], fontsize=SMALL)
@@ -207,7 +208,7 @@ def _x(block: Block, placed: Placed, panel: Panel) -> tuple[float, str] | None:
 
 def _setting(block: Block, placed: Placed, panel: Panel) -> str:
     """The label of a run without the swept option."""
-    hidden = set(panel.axes)
+    hidden = set(panel.axes) - {"method"}  # which tells settings apart even where it is the axis
     if panel.x in QUANTITIES:
         swept = _swept(block, placed.run.method)
         hidden = {k for k, v in placed.point.options.items() if k in swept and re.fullmatch(NUMBER, v)}

@@ -251,6 +251,14 @@ def test_a_seed_is_compared_with_dense_of_the_same_seed(tmp_path: Path) -> None:
     assert cell.value.value == pytest.approx(np.mean(points))
 
 
+def test_every_method_keeps_its_colour_where_methods_are_the_axis(tmp_path: Path) -> None:
+    (exhibit,) = (e for e in exhibits() if e.name == "ridge")
+    write_experiment(tmp_path, "ridge", n=3)
+    (block,) = blocks(exhibit, collect([tmp_path]).runs)
+    (panel,) = (p for p in panels(block) if p.x == "method")
+    assert {line.method for line in series(block, panel)} == {placed.run.method for placed in block.runs}
+
+
 def test_a_figure_has_a_line_per_setting_a_level_for_what_has_no_rank(tmp_path: Path) -> None:
     (exhibit,) = (e for e in exhibits() if e.name == "ablate_rank")
     write_experiment(tmp_path, "ablate_rank", n=3)
