@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -16,6 +18,14 @@ from harness.summary import Summary
 CONFIG, PROVENANCE, ROWS, SUMMARY, STATE = "config.yaml", "provenance.json", "rows.jsonl", "summary.json", "state"
 
 S = TypeVar("S", Summary, Provenance)
+
+
+def run_folders(place: Path) -> Iterator[Path]:
+    """Run folders at or below ``place``, damaged ones included; what lies inside one belongs to it."""
+    for folder, below, files in os.walk(place):
+        if {CONFIG, ROWS, SUMMARY} & {*files, *below}:
+            below.clear()
+            yield Path(folder)
 
 
 @dataclass(frozen=True)

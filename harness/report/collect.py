@@ -6,9 +6,8 @@ its summary has it, marked, without its rows; nothing is concluded from it.
 
 from __future__ import annotations
 
-import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import yaml
 
 from harness.errors import UserError
-from harness.folder import CONFIG, PROVENANCE, ROWS, SUMMARY, read_provenance, read_summary
+from harness.folder import CONFIG, PROVENANCE, ROWS, SUMMARY, read_provenance, read_summary, run_folders
 from harness.provenance import Session
 from harness.report.copies import told_apart
 from harness.report.rows import Lines, read
@@ -25,7 +24,6 @@ from harness.report.soundness import REMOVE, contradiction, impossible, no_file
 from harness.report.text import printable
 from harness.summary import Summary
 
-MARKS = (CONFIG, ROWS, SUMMARY)
 GIVE = "give run folders, or folders that hold some, such as results/runs"
 
 
@@ -148,7 +146,7 @@ def collect(places: Sequence[Path]) -> Collected:
             raise UserError(f"{place} is no folder; {GIVE}")
     reader, folders = _Reader(), set[Path]()
     for place in places:
-        here = set(_folders(place))
+        here = set(run_folders(place))
         folders |= here
         if not here:
             reader.add(_shown(place), "there is no run folder in it", GIVE)
@@ -157,14 +155,6 @@ def collect(places: Sequence[Path]) -> Collected:
     found = [reader.run(f, _shown(f)) for f in sorted(folders)]
     runs = told_apart([one for one in found if one is not None], reader.add)
     return Collected(tuple(runs), tuple(sorted(reader.problems, key=lambda p: (p.folder, p.what))), len(folders))
-
-
-def _folders(place: Path) -> Iterator[Path]:
-    """Run folders at or below ``place``; what lies inside one belongs to it."""
-    for folder, below, files in os.walk(place):
-        if any(mark in files or mark in below for mark in MARKS):
-            below.clear()
-            yield Path(folder)
 
 
 def _shown(folder: Path) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from harness.errors import UserError
-from harness.folder import CONFIG, ROWS, SUMMARY
+from harness.folder import run_folders
 from harness.traffic.pool import Measured, measured
 
 
@@ -24,7 +23,7 @@ def usable(places: Sequence[Path]) -> tuple[list[Path], list[str]]:
             raise UserError(f"{place}: there is no such folder; give folders of runs of task=trace")
         if not place.is_dir():
             raise UserError(f"{place}: this is a file; give the folder of a run of task=trace")
-        folders = sorted(_below(place))
+        folders = sorted(run_folders(place))
         if not folders:
             raise UserError(f"{place}: there is no run in it or below it; give folders of runs of task=trace")
         for folder in folders:
@@ -47,11 +46,3 @@ def ran(folder: Path) -> Measured:
     if found.serving.simulated:
         raise UserError(f"{folder} is a simulation; give runs of task=trace that really ran")
     return found
-
-
-def _below(place: Path) -> Iterator[Path]:
-    """Run folders at or below ``place``; what lies inside one belongs to it."""
-    for folder, below, files in os.walk(place):
-        if {CONFIG, ROWS, SUMMARY} & set(files):
-            below.clear()
-            yield Path(folder)
