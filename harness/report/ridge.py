@@ -72,6 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    print(f"figure: {options.out}")
     return 0
 
 
