@@ -142,8 +142,8 @@ def main() -> int:
             workflow.run(f"request-{done}", QUESTIONS[done % len(QUESTIONS)])
         figures = totals(given.url)
     except (OpenAIError, httpx.HTTPError) as error:
-        print(f"request-{done} failed: {type(error).__name__}: {error} (is the server there, and --model what it serves? "
-              "start it with python -m harness.serve method=kvcmas)", file=sys.stderr)  # fmt: skip
+        print(f"request-{done} failed: {type(error).__name__}: {error} (does the server run, and serve --model? "
+              "Start it with python -m harness.serve method=kvcmas)", file=sys.stderr)  # fmt: skip
         return 1
     for name, value in figures.items():
         if not name.endswith("_created"):
