@@ -30,7 +30,7 @@ demo: $(STAMP)
 report: $(STAMP)
 	$(BIN)/python -m harness -m +experiment=ablate_rank tracking=none warmup=3 limit=7 workflow.max_new_tokens=8 \
 		method=full_reuse,kvcmas
-	$(BIN)/python -m harness -m +experiment=shared_length tracking=none limit=2 method=dense,kvcmas
+	$(BIN)/python -m harness -m +experiment=shared_length tracking=none task.warmup=4 limit=2 method=dense,kvcmas
 	$(BIN)/python -m harness.analyse rank model=smollm2 task=gsm8k requests=6 workflow.max_new_tokens=32
 	$(BIN)/python -m harness.report
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 
 from harness.provenance import Session
 
 
-def mixture(folder: Path, sessions: Sequence[Session]) -> str | None:
+def mixture(sessions: Sequence[Session]) -> str | None:
     """What to say where the last of ``sessions`` goes on with rows that other code wrote; None if there are none.
 
     A session wrote rows if the next one found more than it had; where an older record does not say how many, it is
@@ -28,8 +27,8 @@ def mixture(folder: Path, sessions: Sequence[Session]) -> str | None:
     if not others:
         return None
     return (
-        f"rows of {folder} were written by other code ({', '.join(others)}) than those that follow ({code(now)}), so "
-        "that its numbers mix them; to start anew delete that folder or set another results_dir"
+        f"its first rows were written by other code ({', '.join(others)}) than those that follow ({code(now)}), so "
+        "that its numbers mix them"
     )
 
 

@@ -75,13 +75,14 @@ def expand(words: Sequence[str], asked: CommandLine) -> tuple[list[str], dict[st
             if name not in known:
                 raise UserError(f"method={name}: the experiment has no run of it, {nearest(name, known)}")
         points = [p for p in points if _method(p) in names]
-    groups = loader.list_groups("")
+    groups, own = loader.list_groups(""), _of_points(asked.overrides, points, loader)
     labels = {}
     for number, point in enumerate(points):
         choice = f"p{number:03d}"
         labels[choice] = point.label
-        ConfigStore.instance().store(choice, _node(point, groups, loader), GROUP, "_global_", provider="kvcmas")
-    rest = [w for w in words if w not in wanted]
+        node = _node(Point((*point.words, *own)), groups, loader)
+        ConfigStore.instance().store(choice, node, GROUP, "_global_", provider="kvcmas")
+    rest = [w for w in words if w not in wanted and w not in own]
     flag = [] if {"-m", "--multirun"} & set(rest) else ["--multirun"]
     at = next(n for n, word in enumerate(rest) if word in asked.overrides)  # overrides stand side by side
     return [*flag, *rest[:at], f"+{GROUP}={','.join(labels)}", *rest[at:]], labels
@@ -142,6 +143,34 @@ def _values(override: Override) -> list[str]:
 
 def _method(point: Point) -> str:
     return next((w.removeprefix("method=") for w in point.words if w.startswith("method=")), "")
+
+
+def _of_points(overrides: Sequence[str], points: Sequence[Point], loader: ConfigLoaderImpl) -> list[str]:
+    """Typed options of a group that every point chooses. They have to be composed with the points: Hydra composes all
+    other options without them first, where the default of the group need not know them."""
+    found = []
+    for word in overrides:
+        name = word.partition("=")[0]
+        group, _, option = name.partition(".")
+        if not option or _sweeps(word, loader):
+            continue
+        choices = {next((w.partition("=")[2] for w in p.words if w.startswith(f"{group}=")), None) for p in points}
+        if None not in choices and any(_knows(f"{group}/{choice}", option, loader) for choice in choices):
+            found.append(word)
+    return found
+
+
+def _sweeps(word: str, loader: ConfigLoaderImpl) -> bool:
+    """Whether Hydra leaves ``word`` to the single runs; one that cannot be read is left to it as well."""
+    try:
+        return OverridesParser.create(loader).parse_override(word).is_sweep_override()
+    except HydraException:
+        return True
+
+
+def _knows(config: str, option: str, loader: ConfigLoaderImpl) -> bool:
+    found = loader.repository.load_config(config)
+    return found is not None and option.partition(".")[0] in found.config
 
 
 def _node(point: Point, groups: Sequence[str], loader: ConfigLoaderImpl) -> dict[str, Any]:

@@ -65,8 +65,9 @@ class Sampling:
         """How many rows are finished, after those without a state have been dropped, and the state of a ``stateful``
         method after the last of them."""
         resumed = self.store.resume_state() if self.store.rows and stateful else Resumed(None)
-        for warning in filter(None, (resumed.warning, *self.store.warnings)):
-            print(f"warning: {warning}", file=sys.stderr)
+        if resumed.warning:
+            print(f"warning: {resumed.warning}", file=sys.stderr)
+        self.store.warn()
         return 0 if stateful and resumed.snapshot is None else len(self.store.rows), resumed.snapshot
 
     def note(self, sample_id: str, text: str) -> None:

@@ -8,6 +8,7 @@ sample in flight. This is no shared store: a lock lets one process in, and other
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -116,8 +117,14 @@ class RunFolder:
     @property
     def warnings(self) -> list[str]:
         """What a reader of this run's numbers has to know, once its session has begun; the summary keeps it."""
-        said = mixture(self.path, self._provenance.sessions) if self._begun else None
+        said = mixture(self._provenance.sessions) if self._begun else None
         return [] if said is None else [said]
+
+    def warn(self) -> None:
+        """Print the warnings, with what to do about them."""
+        for warning in self.warnings:
+            remedy = "to start anew, delete that folder or set another results_dir"
+            print(f"warning: {self.path}: {warning}; {remedy}", file=sys.stderr)
 
     def check_prompts(self, sha256: str) -> None:
         """Rows of one run are made from the same prompts.

@@ -64,9 +64,7 @@ class _Reader:
             again = sessions[-1].command if sessions else "the command that made it"
             return Unfinished(shown, path, identity, len(lines.rows), again)
         for warning in summary.warnings:
-            self.add(
-                shown, warning.replace(str(path), shown), "delete the folder and run its command again, to be sure"
-            )
+            self.add(shown, warning, "to be sure, delete the folder and run its command again")
         doubts = self._doubts(shown, summary, lines, why)
         return Run(shown, config, summary, () if doubts else lines.rows, path, sessions, identity, doubts=doubts)
 

@@ -67,5 +67,5 @@ def collected_once() -> Iterator[None]:
 def _send(work: Callable[[int], T], at: int, into: Connection) -> None:
     try:
         into.send(work(at))
-    except Exception as error:
+    except Exception as error:  # whatever it is, the process that waits for the result raises it
         into.send(error)

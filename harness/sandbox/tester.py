@@ -149,7 +149,7 @@ def _example(program: Program, call: str, expected: str, space: dict[str, Any]) 
         if found == eval(expected, space):
             return None
         return repr(found)[:200]
-    except Exception as error:
+    except Exception as error:  # whatever the program raises is what is wrong with it
         kind, text = program.fault(error)
         return f"{kind}: {text[:150]}"
 

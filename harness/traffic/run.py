@@ -79,8 +79,7 @@ def replay(cfg: DictConfig, names: Choices, folder: Path) -> int:
             passes = Passes(store, planned, words, service, _decode(served))
             session = collect(service.model, _data(planned, parts, prompts), prompts)
             store.begin(session)
-            for warning in store.warnings:
-                print(f"warning: {warning}", file=sys.stderr)
+            store.warn()
             if not served.simulated:
                 left = int(cfg.repeats) - len(passes.finished)
                 print(f"calls arrive over {told(lasts_s(planned))} of real time, {left} x", file=sys.stderr)

@@ -117,6 +117,19 @@ def test_method_on_the_command_line_chooses_points(tmp_path: Path) -> None:
         expanded("+experiment=mine", "method=epik", config_dir=folder)
 
 
+def test_an_option_may_be_one_that_only_the_points_task_has(tmp_path: Path) -> None:
+    folder = written(tmp_path, "task=single_stream method=dense,kvcmas task.shared_tokens=64,128")
+    typed = ["task.warmup=3", "task.shared_tokens=32", "limit=1", "workflow.max_new_tokens=2", "task.samples=1,2"]
+    words, labels = expanded("+experiment=mine", *typed, config_dir=folder)
+    assert words[2:] == ["+experiment=mine", *typed[2:]]  # what Hydra can place stays with it
+    assert len(labels) == 4
+    assert not any("warmup" in label for label in labels.values())
+    point = composed("+point=p003")
+    assert point.task.warmup == 3
+    assert point.task.shared_tokens == 32  # what is typed wins over the line
+    assert "task.wramup=3" in expanded("+experiment=mine", "task.wramup=3", config_dir=folder)[0]
+
+
 def test_a_line_that_cannot_be_read_is_shown(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"points: .method\.rank. cannot be read"):
         expanded("+experiment=mine", config_dir=written(tmp_path, "method.rank"))

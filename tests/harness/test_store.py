@@ -249,9 +249,7 @@ def test_rows_of_two_codes_are_told_until_the_end(tmp_path: Path) -> None:
     with opened(tmp_path) as folder:  # changed, but it wrote nothing
         folder.begin(session("a" * 40, "c0ffee" * 10))
         (said,) = folder.warnings
-        assert str(tmp_path) in said
         assert "by other code (aaaaaaaaaaaa) than those that follow (aaaaaaaaaaaa with changes c0ffee)" in said
-        assert "delete that folder or set another results_dir" in said
     with opened(tmp_path) as folder:
         folder.begin(session("a" * 40))
         assert folder.warnings == []
